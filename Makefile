@@ -1,0 +1,3 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin

@@ -1,0 +1,1 @@
+"""`chronik bench`: the benchmark tool."""

@@ -1,0 +1,1 @@
+"""The edge where Kafka requests become calls: listener, connection, router, handlers."""

@@ -1,0 +1,1 @@
+"""One module per API or family of APIs, each opening with the versions it speaks."""

@@ -1,0 +1,1 @@
+"""The `chronik` command: noun-verb, one module per noun."""

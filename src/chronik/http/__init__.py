@@ -1,0 +1,1 @@
+"""Health, metrics, the admin API and the console. Imported after the Kafka listener is up."""

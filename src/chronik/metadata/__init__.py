@@ -1,0 +1,1 @@
+"""What the cluster knows: commands, the image they build, and the store that proposes and reads."""

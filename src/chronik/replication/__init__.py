@@ -1,0 +1,1 @@
+"""Leader and follower of a partition: fetch, in-sync replicas, high watermark, leader epochs, leases."""

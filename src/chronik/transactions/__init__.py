@@ -1,0 +1,1 @@
+"""Producer ids, transactional state machines, the transaction coordinator and its markers."""
