@@ -224,7 +224,7 @@ def _advertised(text: str, kafka: Address) -> Address:
     if _is_unspecified(address.host):
         raise ConfigError(
             f"advertise: clients cannot connect to '{address.host}', which only means 'every interface'; "
-            "set advertise to a host name or address that clients can reach, for example --advertise broker1.example:9092"
+            "set advertise to a host name or address that clients can reach, for example --advertise broker1:9092"
         )
     return address
 

@@ -1,0 +1,29 @@
+"""The `chronik` command: the table of its nouns. Each noun is a module that is imported only when it is used."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App
+
+from chronik import __version__
+
+app = App(
+    name="chronik",
+    help="A Kafka-compatible streaming platform. Start here: `chronik start`, then `chronik topic create orders`.",
+    version=__version__,
+    version_flags=["--version"],
+)
+
+app.command("chronik.cli.start:start")
+
+
+@app.command
+def version() -> None:
+    """Print the version of Chronik."""
+    print(f"chronik {__version__} (python {sys.version.split()[0]})")
+
+
+def main() -> None:
+    """The entry point of the `chronik` script."""
+    app()

@@ -1,0 +1,137 @@
+"""A real Chronik node in a process of its own, for tests: start, wait until ready, stop, kill, pause, resume."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.ports import free_port
+from harness.waiting import eventually
+
+READY_DEADLINE_S = 30.0
+STOP_DEADLINE_S = 10.0
+
+
+class NodeProcess:
+    """One node. Its addresses stay the same over restarts; everything it writes is under `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node_id: int = 1,
+        voters: str | None = None,
+        settings: dict[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+        http: bool = False,
+        peer_port: int | None = None,
+    ) -> None:
+        self.directory = directory
+        self.node_id = node_id
+        self.kafka_port = free_port()
+        self.peer_port = peer_port or free_port()
+        self.http_port = free_port() if http else None
+        self.log_path = directory / f"node-{node_id}.log"
+        self.data_dir = directory / f"node-{node_id}"
+        self._voters = voters
+        self._settings = settings or {}
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.kafka_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the node was not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "chronik", "start", "--node-id", str(self.node_id)]
+        command += ["--data-dir", str(self.data_dir), "--kafka", self.bootstrap]
+        command += ["--peer", f"127.0.0.1:{self.peer_port}"]
+        command += ["--http", f"127.0.0.1:{self.http_port}" if self.http_port else "off"]
+        if self._voters:
+            command += ["--voters", self._voters]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        return [*command, *self._arguments]
+
+    def start(self, *, wait: bool = True) -> NodeProcess:
+        assert not self.running, "the node is already running"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        with self.log_path.open("ab") as log:
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            self._process = subprocess.Popen(
+                self.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment
+            )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
+        def ready() -> bool:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the node ended with code {self._process.returncode}:\n{self.log_since_start()}")
+            return "ready" in self.log_since_start()
+
+        eventually(ready, f"node {self.node_id} prints ready", deadline_s)
+
+    def log_since_start(self) -> str:
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def stop(self, deadline_s: float = STOP_DEADLINE_S) -> int:
+        """Ends the node with SIGTERM and returns its exit code."""
+        return self._end(signal.SIGTERM, deadline_s)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL, STOP_DEADLINE_S)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, with_signal: signal.Signals, deadline_s: float) -> int:
+        assert self._process is not None, "the node was not started"
+        if self._process.poll() is None:
+            self._process.send_signal(with_signal)
+        try:
+            return self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise AssertionError(
+                f"node {self.node_id} still runs {deadline_s} s after {with_signal.name}:\n{self.log_since_start()}"
+            ) from None
+
+    def close(self) -> None:
+        """Ends the process whatever state it is in; for fixtures."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def three_nodes(directory: Path, settings: dict[str, str] | None = None, *, http: bool = False) -> list[NodeProcess]:
+    """Three nodes of one cluster, not yet started."""
+    peers = {node_id: free_port() for node_id in (1, 2, 3)}
+    voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in peers.items())
+    return [
+        NodeProcess(directory, node_id=node_id, voters=voters, settings=settings, peer_port=port, http=http)
+        for node_id, port in peers.items()
+    ]
