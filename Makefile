@@ -23,7 +23,7 @@ $(VENV)/dev.stamp: pyproject.toml
 	@touch $@ $(VENV)/base.stamp
 
 $(LEGACY)/legacy.stamp: scripts/venv
-	@scripts/venv $(LEGACY) $(PYTHON) kafka-python==2.0.2 six
+	@scripts/venv $(LEGACY) $(PYTHON) kafka-python==2.0.2 six lz4 python-snappy zstandard
 	@touch $@
 
 run: $(VENV)/base.stamp ## Start one node: data in ./data, Kafka on 127.0.0.1:9092

@@ -1,0 +1,150 @@
+"""Starting and stopping a real node: what it prints, how it ends, what it refuses and how it says so."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.clients.kafka_python import KafkaPython
+from harness.clients.message import Message
+from harness.node_process import NodeProcess
+
+STOP_LIMIT_S = 5.0
+REFUSAL_DEADLINE_S = 20.0
+
+
+def refused(*arguments: str, environment: dict[str, str] | None = None) -> str:
+    """Runs `chronik start` that must not start; returns its one line."""
+    result = subprocess.run(
+        [sys.executable, "-m", "chronik", "start", "--http", "off", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=REFUSAL_DEADLINE_S,
+        env=environment,
+    )
+    assert result.returncode == 2, result
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return lines[0]
+
+
+def test_the_ready_line_names_the_addresses(fresh_node: NodeProcess) -> None:
+    fresh_node.start()
+    line = next(line for line in fresh_node.log_since_start().splitlines() if "ready" in line)
+    assert fresh_node.bootstrap in line
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_node_with_code_0_in_time(fresh_node: NodeProcess, with_signal: signal.Signals) -> None:
+    fresh_node.start()
+    started = time.monotonic()
+    assert fresh_node._end(with_signal, STOP_LIMIT_S) == 0
+    assert time.monotonic() - started < STOP_LIMIT_S
+
+
+def test_a_signal_ends_a_node_that_has_no_quorum(tmp_path: Path) -> None:
+    lonely = NodeProcess(tmp_path, voters=None)
+    lonely._voters = f"1@127.0.0.1:{lonely.peer_port},2@127.0.0.1:1,3@127.0.0.1:2"
+    try:
+        lonely.start()
+        assert lonely.stop(STOP_LIMIT_S) == 0
+    finally:
+        lonely.close()
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused("--data-dir", str(tmp_path / "d"), "--kafka", f"127.0.0.1:{port}", "--peer", "127.0.0.1:0")
+    assert str(port) in line and "in use" in line
+
+
+def test_a_locked_data_folder_is_one_clear_line(fresh_node: NodeProcess) -> None:
+    fresh_node.start()
+    line = refused("--data-dir", str(fresh_node.data_dir), "--kafka", "127.0.0.1:0", "--peer", "127.0.0.1:0")
+    assert str(fresh_node.data_dir) in line and str(fresh_node.pid) in line
+
+
+def test_an_unknown_broker_setting_is_one_clear_line(tmp_path: Path) -> None:
+    line = refused("--data-dir", str(tmp_path / "d"), "--kafka", "127.0.0.1:0", "--set", "num.partitons=3")
+    assert "num.partitons" in line
+
+
+def test_a_bad_value_of_a_broker_setting_is_one_clear_line(tmp_path: Path) -> None:
+    line = refused("--data-dir", str(tmp_path / "d"), "--kafka", "127.0.0.1:0", "--set", "num.partitions=many")
+    assert "num.partitions" in line and "many" in line
+
+
+def test_advertising_every_interface_is_refused(tmp_path: Path) -> None:
+    assert "advertise" in refused("--data-dir", str(tmp_path / "d"), "--kafka", "0.0.0.0:0")
+
+
+@pytest.mark.parametrize(
+    ("advertise", "host"), [("localhost", "localhost"), ("localhost:{port}", "localhost"), ("[::1]:{port}", "::1")]
+)
+def test_an_advertised_address_reaches_clients_as_given(tmp_path: Path, advertise: str, host: str) -> None:
+    made = NodeProcess(tmp_path)
+    made._arguments = ("--advertise", advertise.format(port=made.kafka_port))
+    try:
+        made.start()
+        from kafka import KafkaAdminClient
+
+        admin = KafkaAdminClient(bootstrap_servers=made.bootstrap)
+        broker = admin.describe_cluster()["brokers"][0]
+        admin.close()
+        assert (broker["host"], broker["port"]) == (host, made.kafka_port)
+    finally:
+        made.close()
+
+
+def test_everything_acknowledged_is_there_after_kill_9_and_restart(fresh_node: NodeProcess) -> None:
+    fresh_node.start()
+    client = KafkaPython(fresh_node.bootstrap)
+    client.create_topic("kept", 3, 1, {"retention.ms": "12345678"})
+    sent = {partition: [Message(f"{partition}-{n}".encode()) for n in range(500)] for partition in range(3)}
+    for partition, messages in sent.items():
+        client.produce("kept", partition, messages, "none")
+    fresh_node.kill()
+    fresh_node.start()
+    assert client.config("kept", "retention.ms") == "12345678"
+    for partition, messages in sent.items():
+        assert [m.value for m in client.consume("kept", partition, 0, 500)] == [m.value for m in messages]
+        assert client.end_offset("kept", partition) == 500
+
+
+def test_a_topic_keeps_its_id_over_a_restart_and_gets_a_new_one_when_made_again(fresh_node: NodeProcess) -> None:
+    from confluent_kafka import TopicCollection
+    from confluent_kafka.admin import AdminClient
+
+    def topic_id() -> str:
+        admin = AdminClient({"bootstrap.servers": fresh_node.bootstrap})
+        described = admin.describe_topics(TopicCollection(["named"]))["named"].result(20)
+        return str(described.topic_id)
+
+    fresh_node.start()
+    client = KafkaPython(fresh_node.bootstrap)
+    client.create_topic("named", 1, 1, {})
+    client.produce("named", 0, [Message(b"old")], "none")
+    first = topic_id()
+    assert fresh_node.stop() == 0
+    fresh_node.start()
+    assert topic_id() == first
+    client.delete_topic("named")
+    client.create_topic("named", 1, 1, {})
+    assert topic_id() != first
+    assert client.end_offset("named", 0) == 0
+
+
+def test_the_version_command_prints_the_version() -> None:
+    printed = subprocess.run([sys.executable, "-m", "chronik", "version"], capture_output=True, text=True, timeout=20)
+    assert re.match(r"chronik \d+\.\d+\.\d+", printed.stdout)
