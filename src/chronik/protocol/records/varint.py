@@ -32,6 +32,9 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
     position += 1
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position
+    second = data[position]
+    if second < 0x80:
+        return ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1), position + 1
     value = byte & 0x7F
     shift = 7
     while True:
