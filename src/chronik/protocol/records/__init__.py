@@ -8,7 +8,8 @@ No IO and no clock. The hot path needs `header` only; it checks and stamps batch
 | `reading`, `building` | records out of a batch, and a batch out of records |
 | `produce_rules` | what a client may send in Produce |
 | `compression`, `lz4_frames` | the codecs, with bounded decompression |
-| `legacy` | message sets of magic 0 and 1: up- and down-conversion |
+| `message_sets` | the formats before magic 2 |
+| `legacy` | between them and batches: `upconvert`, `downconvert` |
 | `control` | transaction markers and other control records |
 | `transform` | re-encoding for LogAppendTime and `compression.type`; deep validation |
 """

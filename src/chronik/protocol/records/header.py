@@ -2,7 +2,7 @@
 
 Everything here looks at the 61 header bytes and the checksum, never at the records: this is the part of the record
 format that the hot path of a broker needs. Records themselves are in `reading` and `building`, the formats before
-magic 2 in `legacy`, the rules for what a client may send in `produce_rules`.
+magic 2 in `message_sets`, the rules for what a client may send in `produce_rules`.
 
 Layout, big-endian; the CRC-32C covers everything from `attributes` (byte 21) to the end of the batch:
 

@@ -33,7 +33,7 @@ _LAST_CODEC = max(Compression)
 def check_produce(batches: Sequence[BatchInfo], version: int) -> None:
     """Refuse batches of magic 2 that a client may not send in Produce of this version.
 
-    Message sets of magic 0 and 1, which versions 0–2 carry, are converted first (`conversion.upconvert`); like Kafka,
+    Message sets of magic 0 and 1, which versions 0–2 carry, are converted first (`legacy.upconvert`); like Kafka,
     batches of magic 2 are taken in those versions too. Raises KafkaError: INVALID_RECORD, INVALID_TIMESTAMP or
     UNSUPPORTED_COMPRESSION_TYPE.
     """
