@@ -1,0 +1,263 @@
+"""Applying what changes partitions: elections, ISR changes, reassignments.
+
+Every change names the partition epoch it was decided upon, and each one that is applied raises it: two deciders that
+looked at the same state cannot both succeed. The leader epoch rises with every change of leader, and only then.
+A list command is applied line by line; its result is ok, and its value has one Result per line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from chronik.metadata.commands import (
+    CONTROLLER,
+    AssignPartition,
+    FinishAssignment,
+    FinishedAssignment,
+    IsrChange,
+    LeaderChange,
+    Reassignment,
+    SetPartitionLeader,
+    UpdateIsr,
+)
+from chronik.metadata.delta import Delta
+from chronik.metadata.model import (
+    NO_LEADER,
+    UNSET_EPOCH,
+    BrokerInfo,
+    PartitionInfo,
+    Result,
+    TopicInfo,
+    done,
+    intern_ids,
+    refused,
+)
+from chronik.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from chronik.metadata.image import MetadataImage
+
+Change = TypeVar("Change", Reassignment, FinishedAssignment, LeaderChange, IsrChange)
+_DONE = done()
+
+
+class PartitionEdits:
+    """Collects new partition states and writes each touched topic back once, however many of its partitions moved."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._open: dict[bytes, tuple[TopicInfo, list[PartitionInfo], set[int]]] = {}
+
+    def get(self, topic_id: bytes, partition: int) -> PartitionInfo | None:
+        opened = self._open.get(topic_id)
+        if opened is not None:
+            entries: list[PartitionInfo] | tuple[PartitionInfo, ...] = opened[1]
+        else:
+            topic = self._image.topics_by_id.get(topic_id)
+            if topic is None:
+                return None
+            entries = topic.partitions
+        return entries[partition] if 0 <= partition < len(entries) else None
+
+    def put(self, topic_id: bytes, partition: int, state: PartitionInfo) -> None:
+        opened = self._open.get(topic_id)
+        if opened is None:
+            topic = self._image.topics_by_id[topic_id]
+            self._open[topic_id] = opened = (topic, list(topic.partitions), set())
+        opened[1][partition] = state
+        opened[2].add(partition)
+
+    def write(self, index: int, delta: Delta) -> None:
+        for topic, entries, touched in self._open.values():
+            self._image.put_topic(TopicInfo(topic.name, topic.topic_id, tuple(entries), topic.configs), index)
+            for partition in touched:
+                delta.partition_changed(topic.topic_id, partition)
+
+
+def set_partition_leader(image: MetadataImage, command: SetPartitionLeader, index: int, delta: Delta) -> Result:
+    return _apply_each(image, command.changes, index, delta, lambda old, change: _elect(image, old, change))
+
+
+def update_isr(image: MetadataImage, command: UpdateIsr, index: int, delta: Delta) -> Result:
+    if command.broker_epoch != UNSET_EPOCH:
+        broker = image.brokers.get(command.node_id)
+        if broker is None or broker.epoch != command.broker_epoch:
+            return refused(
+                ErrorCode.STALE_BROKER_EPOCH, f"Broker {command.node_id} has registered again since this ISR change."
+            )
+    return _apply_each(
+        image, command.changes, index, delta, lambda old, change: _resize_isr(image, old, change, command.node_id)
+    )
+
+
+def assign_partition(image: MetadataImage, command: AssignPartition, index: int, delta: Delta) -> Result:
+    return _apply_each(image, command.changes, index, delta, lambda old, change: _reassign(image, old, change))
+
+
+def finish_assignment(image: MetadataImage, command: FinishAssignment, index: int, delta: Delta) -> Result:
+    return _apply_each(image, command.changes, index, delta, lambda old, change: _finish(image, old, change))
+
+
+def _apply_each(
+    image: MetadataImage,
+    changes: Iterable[Change],
+    index: int,
+    delta: Delta,
+    decide: Callable[[PartitionInfo, Change], PartitionInfo | Result],
+) -> Result:
+    edits = PartitionEdits(image)
+    results: list[Result] = []
+    for change in changes:
+        old = edits.get(change.topic_id, change.partition)
+        if old is None:
+            known = change.topic_id in image.topics_by_id
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.UNKNOWN_TOPIC_ID
+            results.append(refused(code, f"Partition {change.partition} of this topic does not exist."))
+            continue
+        if change.partition_epoch not in (UNSET_EPOCH, old.partition_epoch):
+            results.append(_stale(old, change.partition_epoch))
+            continue
+        outcome = decide(old, change)
+        if isinstance(outcome, Result):
+            results.append(outcome)
+        else:
+            results.append(_DONE)
+            edits.put(change.topic_id, change.partition, outcome)
+    edits.write(index, delta)
+    return done(results)
+
+
+def _stale(old: PartitionInfo, epoch: int) -> Result:
+    return refused(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"The partition is at partition epoch {old.partition_epoch}, this change was made for {epoch}.",
+    )
+
+
+def _elect(image: MetadataImage, old: PartitionInfo, change: LeaderChange) -> PartitionInfo | Result:
+    isr = old.isr if change.isr is None else change.isr
+    leader = change.leader
+    if not set(isr) <= set(old.isr):
+        return refused(ErrorCode.INVALID_REQUEST, "An election can only shrink the ISR.")
+    if leader != NO_LEADER:
+        if leader not in old.replicas:
+            return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Broker {leader} is not a replica.")
+        if not image.is_alive(leader):
+            return refused(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {leader} is offline and cannot lead.")
+        if change.unclean:
+            isr = (leader,)
+        elif leader not in isr:
+            return refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"Broker {leader} is not in sync.")
+    return _with(old, leader, isr)
+
+
+def _resize_isr(image: MetadataImage, old: PartitionInfo, change: IsrChange, proposer: int) -> PartitionInfo | Result:
+    isr = change.isr
+    if change.leader_epoch != old.leader_epoch:
+        return refused(
+            ErrorCode.FENCED_LEADER_EPOCH,
+            f"The partition is at leader epoch {old.leader_epoch}, this change is of {change.leader_epoch}.",
+        )
+    if proposer == CONTROLLER:
+        if not set(isr) <= set(old.isr):
+            return refused(ErrorCode.INVALID_REQUEST, "The controller can only shrink the ISR.")
+    elif proposer != old.leader:
+        return refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"Broker {proposer} does not lead this partition.")
+    if not isr or len(set(isr)) != len(isr) or not set(isr) <= set(old.replicas):
+        return refused(ErrorCode.INVALID_REQUEST, f"ISR {list(isr)} is not a set of replicas of {list(old.replicas)}.")
+    if old.leader != NO_LEADER and old.leader not in isr:
+        return refused(ErrorCode.INVALID_REQUEST, f"ISR {list(isr)} lacks its leader {old.leader}.")
+    for position, member in enumerate(isr):
+        if member in old.isr:
+            continue
+        broker = image.brokers.get(member)
+        if broker is None or not broker.alive:
+            return refused(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member} is offline and cannot join the ISR.")
+        if change.epochs and (position >= len(change.epochs) or change.epochs[position] != broker.epoch):
+            return refused(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member} has registered again since it caught up.")
+    return _with(old, old.leader, isr)
+
+
+def _reassign(image: MetadataImage, old: PartitionInfo, change: Reassignment) -> PartitionInfo | Result:
+    if change.target is None:
+        return _cancel(image, old)
+    target = change.target
+    if not target or len(set(target)) != len(target):
+        return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{list(target)} is empty or names a broker twice.")
+    unknown = [replica for replica in target if replica not in image.brokers]
+    if unknown:
+        return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Broker {unknown[0]} is not registered.")
+    removing = tuple(replica for replica in old.replicas if replica not in target)
+    adding = tuple(replica for replica in target if replica not in old.replicas or replica in old.adding)
+    if target + removing == old.replicas and adding == old.adding and removing == old.removing:
+        return _DONE  # what is asked for is under way already
+    return PartitionInfo(
+        old.leader,
+        old.leader_epoch,
+        old.partition_epoch + 1,
+        intern_ids(target + removing),
+        old.isr,
+        intern_ids(adding),
+        intern_ids(removing),
+    )
+
+
+def _cancel(image: MetadataImage, old: PartitionInfo) -> PartitionInfo | Result:
+    if not old.reassigning:
+        return refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress for this partition.")
+    replicas = tuple(replica for replica in old.replicas if replica not in old.adding)
+    return _settle(image, old, replicas)
+
+
+def _finish(image: MetadataImage, old: PartitionInfo, change: FinishedAssignment) -> PartitionInfo | Result:
+    if not old.reassigning:
+        return refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress for this partition.")
+    late = [replica for replica in old.adding if replica not in old.isr]
+    if late:
+        return refused(ErrorCode.INVALID_REQUEST, f"Broker {late[0]} has not caught up yet.")
+    return _settle(image, old, old.target)
+
+
+def _settle(image: MetadataImage, old: PartitionInfo, replicas: tuple[int, ...]) -> PartitionInfo | Result:
+    """Ends a reassignment with these replicas, moving the leader when it is no longer one of them."""
+    isr = tuple(replica for replica in old.isr if replica in replicas)
+    if not isr:
+        return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"None of {list(replicas)} is in sync.")
+    leader = old.leader
+    if leader not in isr:
+        leader = next((replica for replica in replicas if replica in isr and image.is_alive(replica)), NO_LEADER)
+        if leader == NO_LEADER and old.leader != NO_LEADER:
+            return refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"None of {list(isr)} is online to lead.")
+    return PartitionInfo(
+        leader,
+        old.leader_epoch + (leader != old.leader),
+        old.partition_epoch + 1,
+        intern_ids(replicas),
+        intern_ids(isr),
+    )
+
+
+def _with(old: PartitionInfo, leader: int, isr: tuple[int, ...]) -> PartitionInfo:
+    return PartitionInfo(
+        leader,
+        old.leader_epoch + (leader != old.leader),
+        old.partition_epoch + 1,
+        old.replicas,
+        intern_ids(isr),
+        old.adding,
+        old.removing,
+    )
+
+
+def bound_to(image: MetadataImage, broker: BrokerInfo) -> tuple[str, int] | None:
+    """A partition that still counts on the broker's former incarnation, if there is one: it is named as leader, or, when
+    the broker came back without its data, as in sync while other replicas may hold more."""
+    node_id, data_lost = broker.node_id, broker.data_lost
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.leader == node_id:
+                return topic.name, index
+            if data_lost and node_id in partition.isr and len(partition.replicas) > 1:
+                return topic.name, index
+    return None
