@@ -1,0 +1,141 @@
+"""Metadata asked of any node is the same, whatever the start order and whatever was killed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient
+
+from harness.clients.kafka_python import KafkaPython
+from harness.clients.legacy import LegacyKafkaPython
+from harness.cluster_view import ask, wait_until_agreed
+from harness.node_process import NodeProcess
+from harness.waiting import eventually
+
+ALL = [1, 2, 3]
+ANSWER_LIMIT_S = 1.0
+
+
+def create(node: NodeProcess, *topics: str, replication: int = 3, deadline_s: float = 20.0) -> None:
+    """Creates topics through one node, retrying what may be retried."""
+
+    def attempt() -> bool:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap})
+        for topic, future in admin.create_topics([NewTopic(topic, 3, replication) for topic in topics]).items():
+            try:
+                future.result(deadline_s)
+            except Exception as error:
+                if "already exists" not in str(error):
+                    raise OSError(f"{topic}: {error}") from error
+        return True
+
+    eventually(attempt, f"{topics} are created through node {node.node_id}", deadline_s)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[::2])
+def test_any_start_order_gives_one_cluster(nodes: list[NodeProcess], order: tuple[int, ...]) -> None:
+    for position in order:
+        nodes[position].start()
+    wait_until_agreed(nodes, brokers=ALL)
+    create(nodes[order[0]], "orders")
+    view = wait_until_agreed(nodes, brokers=ALL)
+    assert [name for name, _ in view.topics] == ["orders"]
+
+
+def test_two_of_three_serve_and_the_late_one_catches_up(nodes: list[NodeProcess]) -> None:
+    nodes[0].start()
+    nodes[1].start()
+    wait_until_agreed(nodes[:2], brokers=[1, 2])
+    create(nodes[1], "early", replication=2)
+    nodes[2].start()
+    view = wait_until_agreed(nodes, brokers=ALL)
+    assert [name for name, _ in view.topics] == ["early"]
+
+
+def test_a_lonely_node_answers_quickly_and_truthfully(nodes: list[NodeProcess]) -> None:
+    nodes[0].start()
+    started = time.monotonic()
+    client = KafkaPython(nodes[0].bootstrap)
+    assert client.topics() == []
+    assert time.monotonic() - started < ANSWER_LIMIT_S * 5
+    with pytest.raises(Exception, match=r"(?i)timed|quorum|retr|available"):
+        KafkaAdminClient(bootstrap_servers=nodes[0].bootstrap, request_timeout_ms=4000).create_topics(
+            ["nowhere"], timeout_ms=2000
+        )
+    nodes[1].start()
+    wait_until_agreed(nodes[:2], brokers=[1, 2])
+
+
+def test_old_and_new_clients_see_the_same_cluster_through_every_node(cluster: list[NodeProcess]) -> None:
+    view = wait_until_agreed(cluster, brokers=ALL)
+    for node in cluster:
+        for client in (KafkaPython(node.bootstrap), KafkaPython(node.bootstrap, (0, 10, 0))):
+            assert client.brokers() == (ALL, view.controller)
+        old = LegacyKafkaPython(node.bootstrap, (0, 10, 0))
+        try:
+            assert old.brokers() == (ALL, view.controller)
+            old.create_topic(f"from-{node.node_id}", 2, 3, {})
+            assert f"from-{node.node_id}" in old.topics()
+        finally:
+            old.close()
+    agreed = wait_until_agreed(cluster, brokers=ALL)
+    assert [name for name, _ in agreed.topics] == ["from-1", "from-2", "from-3"]
+
+
+def test_killing_the_controller_again_and_again_loses_no_topic(cluster: list[NodeProcess]) -> None:
+    wait_until_agreed(cluster, brokers=ALL)
+    made: list[str] = []
+    for turn in range(3):
+        controller = ask(cluster[0]).controller
+        for node in cluster:
+            create(node, f"before-{turn}-{node.node_id}")
+            made.append(f"before-{turn}-{node.node_id}")
+        cluster[controller - 1].kill()
+        survivors = [node for node in cluster if node.node_id != controller]
+        for node in survivors:
+            create(node, f"during-{turn}-{node.node_id}", replication=2)
+            made.append(f"during-{turn}-{node.node_id}")
+        cluster[controller - 1].start()
+        view = wait_until_agreed(cluster, brokers=ALL)
+        assert [name for name, _ in view.topics] == sorted(made)
+
+
+def test_all_killed_at_once_come_back_with_everything(cluster: list[NodeProcess]) -> None:
+    wait_until_agreed(cluster, brokers=ALL)
+    create(cluster[2], "one", "two", "three")
+    before = wait_until_agreed(cluster, brokers=ALL)
+    for node in cluster:
+        node.kill()
+    for node in cluster:
+        node.start(wait=False)
+    after = wait_until_agreed(cluster, brokers=ALL)
+    assert after.topics == before.topics
+
+
+def test_a_paused_controller_is_replaced_and_steps_down_when_it_wakes(cluster: list[NodeProcess]) -> None:
+    view = wait_until_agreed(cluster, brokers=ALL)
+    paused = cluster[view.controller - 1]
+    others = [node for node in cluster if node is not paused]
+    paused.pause()
+    try:
+        create(others[0], "while-paused", replication=2)
+        replaced = wait_until_agreed(others, brokers=[node.node_id for node in others])
+        assert replaced.controller != paused.node_id
+    finally:
+        paused.resume()
+    final = wait_until_agreed(cluster, brokers=ALL)
+    assert [name for name, _ in final.topics] == ["while-paused"]
+
+
+def test_concurrent_creates_of_one_name_make_one_topic(cluster: list[NodeProcess]) -> None:
+    wait_until_agreed(cluster, brokers=ALL)
+    admins = [AdminClient({"bootstrap.servers": node.bootstrap}) for node in cluster]
+    futures = [admin.create_topics([NewTopic("same", 3, 3)])["same"] for admin in admins]
+    outcomes = [future.exception(20) for future in futures]
+    assert sum(outcome is None for outcome in outcomes) == 1, outcomes
+    assert all("already exists" in str(outcome) for outcome in outcomes if outcome is not None), outcomes
+    view = wait_until_agreed(cluster, brokers=ALL)
+    assert len(view.topics) == 1
