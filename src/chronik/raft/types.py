@@ -49,7 +49,7 @@ class HardState(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Member(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A node of the group: who it is (id and the directory id made with its data folder) and where its peers reach it."""
+    """A node of the group: who it is (its id, and the directory id made with its data folder) and its peer address."""
 
     node_id: int
     directory_id: bytes = UNKNOWN_DIRECTORY
@@ -155,11 +155,16 @@ class AppendResponse(msgspec.Struct, array_like=True, frozen=True, tag=4):
 
 
 class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag=5):
-    """The leader is alive. `round` is echoed: a quorum of echoes proves leadership as of the start of the round."""
+    """The leader is alive. `round` is echoed: a quorum of echoes proves leadership as of the start of the round.
+
+    `commit` is for the data folder `target_directory_id`, which is known to agree that far; another one knows better
+    than to believe it.
+    """
 
     source: int
     target: int
     term: int
+    target_directory_id: bytes
     commit: int
     round: int = 0
 
@@ -176,11 +181,12 @@ class HeartbeatResponse(msgspec.Struct, array_like=True, frozen=True, tag=6):
 
 class CommitNotice(msgspec.Struct, array_like=True, frozen=True, tag=7):
     """The commit index moved and there is nothing else to say. Not answered; a lost one is made good by the next
-    append or heartbeat."""
+    append or heartbeat. `commit` is for the data folder `target_directory_id`, as in `Heartbeat`."""
 
     source: int
     target: int
     term: int
+    target_directory_id: bytes
     commit: int
 
 
@@ -214,7 +220,7 @@ Message: TypeAlias = (
 )
 
 
-# --- the bytes of a snapshot, moved by the driver on the data channel ---------------------------------------------------
+# --- the bytes of a snapshot, moved by the driver on the data channel -------------------------------------------------
 
 
 class SnapshotChunkRequest(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -227,7 +233,7 @@ class SnapshotChunkRequest(msgspec.Struct, array_like=True, frozen=True, gc=Fals
 
 
 class SnapshotChunk(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The piece. `available` is false when the sender no longer keeps that snapshot: give up, a newer one is offered."""
+    """The piece. `available` is false when the sender no longer keeps that snapshot: give up, a newer one will come."""
 
     offset: int
     total: int
@@ -235,7 +241,7 @@ class SnapshotChunk(msgspec.Struct, array_like=True, frozen=True, gc=False):
     available: bool = True
 
 
-# --- what the core asks of its driver -----------------------------------------------------------------------------------
+# --- what the core asks of its driver ---------------------------------------------------------------------------------
 
 
 class SnapshotFetch(msgspec.Struct, frozen=True):
@@ -260,10 +266,12 @@ class Ready(msgspec.Struct):
     2. Persist `snapshot` (install it: replace the log), then `entries` (an entry replaces everything stored at or after
        its index), then `hard_state`. Sync if `must_sync`; a hard state whose commit alone moved need not be synced.
     3. `durable_messages`: send only after 2 is done. They are promises.
-    4. Apply `committed`, in order; all of it is already stored here.
+    4. Restore the state machine from `snapshot`; apply `committed`, in order. All of it is already stored here, and
+       follows the snapshot. Entries of other kinds than DATA have nothing to apply, but count as applied.
     5. `RaftCore.advance(ready)`.
 
-    `reads` may be answered once applied through their index; `fetch` starts a transfer in the background.
+    `reads` may be answered once applied through their index. `fetch` starts a transfer in the background, and ends one
+    that is under way.
     """
 
     hard_state: HardState | None
@@ -277,7 +285,7 @@ class Ready(msgspec.Struct):
     must_sync: bool
 
 
-# --- the wire -----------------------------------------------------------------------------------------------------------
+# --- the wire ---------------------------------------------------------------------------------------------------------
 
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder = msgspec.msgpack.Decoder(Message)
