@@ -201,6 +201,8 @@ def _decompress_gzip(data: bytes | bytearray | memoryview, allowed: int) -> byte
 
 def _decompress_snappy(data: memoryview, allowed: int) -> memoryview:
     """Raw snappy (librdkafka, Go) or the block framing of the xerial library (Java)."""
+    if not len(data):
+        raise _corrupt(Compression.SNAPPY, "there are no bytes")
     if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
         blocks = _xerial_blocks(data)
     else:

@@ -9,7 +9,7 @@ import msgspec
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records.compression import MAX_DECOMPRESSED_BYTES, Compression, decompress
 from chronik.protocol.records.header import HEADER_SIZE, BatchInfo, Buffer, parse_header
-from chronik.protocol.records.varint import read_varint
+from chronik.protocol.records.varint import INT64_MAX, INT64_MIN, read_varint, wrap_int64
 
 _MIN_RECORD_BYTES = 7  # one byte each: length, attributes, two deltas, key and value length, header count
 
@@ -57,6 +57,7 @@ def batch_payload(batch: Buffer, *, limit: int = MAX_DECOMPRESSED_BYTES) -> tupl
 def decode_records(info: BatchInfo, payload: bytes) -> list[Record]:
     """Decode a decompressed records section, which must hold exactly the records that the header counts."""
     base_offset = info.base_offset
+    last_offset_delta = info.last_offset_delta
     base_timestamp = info.base_timestamp
     fixed_timestamp = info.max_timestamp if info.log_append_time else None
     records: list[Record] = []
@@ -99,7 +100,14 @@ def decode_records(info: BatchInfo, payload: bytes) -> list[Record]:
                 headers, position = _read_headers(payload, position)
             if position != end:
                 raise _lying_length(len(records), length, position - end)
+            if not 0 <= offset_delta <= last_offset_delta:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD,
+                    f"record {len(records)} has offset delta {offset_delta}, the batch ends at {last_offset_delta}",
+                )
             timestamp = base_timestamp + timestamp_delta if fixed_timestamp is None else fixed_timestamp
+            if not INT64_MIN <= timestamp <= INT64_MAX:
+                timestamp = wrap_int64(timestamp)
             records.append(Record(base_offset + offset_delta, timestamp, key, value, headers))
     except IndexError:
         raise KafkaError(

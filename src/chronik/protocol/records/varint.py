@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
+
 _MAX_SHIFT = 63  # ten bytes hold any 64-bit number
 
 
+def wrap_int64(value: int) -> int:
+    """The value as 64-bit arithmetic leaves it, which wraps around: what other implementations get for absurd sums."""
+    return ((value - INT64_MIN) & 0xFFFF_FFFF_FFFF_FFFF) + INT64_MIN
+
+
 def append_varint(out: bytearray, value: int) -> None:
-    """Append `value` as a zigzag varint of up to 64 bits."""
+    """Append `value` as a zigzag varint of up to 64 bits; beyond them it wraps around."""
+    if not INT64_MIN <= value <= INT64_MAX:
+        value = wrap_int64(value)
     zigzag = (value << 1) ^ (value >> 63)
     while zigzag > 0x7F:
         out.append((zigzag & 0x7F) | 0x80)
