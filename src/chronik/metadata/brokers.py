@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 def register_broker(image: MetadataImage, command: RegisterBroker, index: int, delta: Delta) -> Result:
-    """Its value is the broker's epoch. A new incarnation is offline until the controller has heard from it and has taken
-    from it what the old one led; the same one only brings its address up to date."""
+    """Its value is the broker's epoch. A new incarnation is offline until the controller has heard from it and has
+    taken from it what the old one led; the same one only brings its address up to date."""
     refusal = _registration_problem(image, command)
     if refusal is not None:
         return refused(*refusal)
@@ -128,9 +128,11 @@ def remove_broker(image: MetadataImage, command: RemoveBroker, index: int, delta
     del image.brokers[command.node_id]
     image.brokers_version = image.version = index
     delta.brokers_changed.add(command.node_id)
-    if image.configs.pop((ResourceType.BROKER, str(command.node_id)), None) is not None:
+    key = (ResourceType.BROKER, str(command.node_id))
+    if key in image.configs:
+        image.put_configs(key, {}, index)
         image.configs_version = index
-        delta.configs_changed.add((ResourceType.BROKER, str(command.node_id)))
+        delta.configs_changed.add(key)
     return done()
 
 

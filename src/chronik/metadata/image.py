@@ -52,6 +52,7 @@ class MetadataImage:
         self.partition_count = 0
         self.brokers_version = 0
         self.configs_version = 0
+        self.broker_configs_version = 0
 
     @property
     def feature_level(self) -> int:
@@ -81,6 +82,15 @@ class MetadataImage:
         self.brokers_version = index
         self.version = index
         delta.brokers_changed.add(broker.node_id)
+
+    def put_configs(self, key: tuple[ResourceType, str], values: dict[str, str], index: int) -> None:
+        """What is set on a resource other than a topic; empty forgets the resource."""
+        if values:
+            self.configs[key] = values
+        else:
+            self.configs.pop(key, None)
+        if key[0] == ResourceType.BROKER:
+            self.broker_configs_version = index
 
     def partition(self, topic: str, index: int) -> PartitionInfo | None:
         """The partition, or None when the image knows no such topic or partition."""

@@ -251,8 +251,8 @@ def _with(old: PartitionInfo, leader: int, isr: tuple[int, ...]) -> PartitionInf
 
 
 def bound_to(image: MetadataImage, broker: BrokerInfo) -> tuple[str, int] | None:
-    """A partition that still counts on the broker's former incarnation, if there is one: it is named as leader, or, when
-    the broker came back without its data, as in sync while other replicas may hold more."""
+    """A partition that still counts on the broker's former incarnation, if there is one: it is named as leader, or,
+    when the broker came back without its data, as in sync while other replicas may hold more."""
     node_id, data_lost = broker.node_id, broker.data_lost
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):

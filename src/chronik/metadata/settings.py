@@ -70,10 +70,8 @@ def set_config(image: MetadataImage, command: SetConfig, index: int, delta: Delt
         image.put_topic(TopicInfo(topic.name, topic.topic_id, topic.partitions, after), index)
     elif after == current:
         return done(after)
-    elif after:
-        image.configs[key] = after
     else:
-        image.configs.pop(key, None)
+        image.put_configs(key, after, index)
     image.configs_version = image.version = index
     delta.configs_changed.add(key)
     return done(after)

@@ -40,6 +40,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     deleted_topics: list[tuple[bytes, str]]
     brokers_version: int
     configs_version: int
+    broker_configs_version: int
     topic_count: int
     frame_count: int
 
@@ -64,6 +65,7 @@ def capture(image: MetadataImage) -> Callable[[], bytes]:
         deleted_topics=list(image.deleted_topics.items()),
         brokers_version=image.brokers_version,
         configs_version=image.configs_version,
+        broker_configs_version=image.broker_configs_version,
         topic_count=len(topics),
         frame_count=-(-len(topics) // TOPICS_PER_FRAME),
     )
@@ -138,6 +140,7 @@ def install(image: MetadataImage, parsed: Parsed) -> Delta:
     image.deleted_topics = dict(header.deleted_topics)
     image.brokers_version = header.brokers_version
     image.configs_version = header.configs_version
+    image.broker_configs_version = header.broker_configs_version
     for topic in parsed.topics:
         image.topics[topic.name] = topic
         image.topics_by_id[topic.topic_id] = topic
