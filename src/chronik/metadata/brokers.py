@@ -32,7 +32,7 @@ from chronik.metadata.model import (
     done,
     refused,
 )
-from chronik.metadata.partitions import bound_to
+from chronik.metadata.partitions import end_leadership, trusted_without_data
 from chronik.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 def register_broker(image: MetadataImage, command: RegisterBroker, index: int, delta: Delta) -> Result:
-    """Its value is the broker's epoch. A new incarnation is offline until the controller has heard from it and has
-    taken from it what the old one led; the same one only brings its address up to date."""
+    """Its value is the broker's epoch. A new incarnation leads nothing and is offline until the controller has heard
+    from it; the same one only brings its address up to date."""
     refusal = _registration_problem(image, command)
     if refusal is not None:
         return refused(*refusal)
@@ -68,6 +68,8 @@ def register_broker(image: MetadataImage, command: RegisterBroker, index: int, d
     )
     if broker != known:
         image.put_broker(broker, index, delta)
+    if known is not None and not again:
+        end_leadership(image, command.node_id, index, delta)
     return done(broker.epoch)
 
 
@@ -98,8 +100,7 @@ def _registration_problem(image: MetadataImage, command: RegisterBroker) -> tupl
 
 
 def update_broker_status(image: MetadataImage, command: UpdateBrokerStatus, index: int, delta: Delta) -> Result:
-    """A broker comes back only when no partition counts on its former incarnation: had that lost the end of a log, the
-    new one would write other records at the same offsets in the same leader epoch."""
+    """A broker that lost its data comes back only when no partition still holds it to be in sync."""
     known = image.brokers.get(command.node_id)
     refusal = _epoch_problem(known, command.node_id, command.epoch)
     if known is None or refusal is not None:
@@ -108,11 +109,12 @@ def update_broker_status(image: MetadataImage, command: UpdateBrokerStatus, inde
     if (known.status, known.maintenance) == (command.status, maintenance):
         return done(known.epoch)
     back = not known.alive and command.status != BrokerStatus.OFFLINE
-    bound = bound_to(image, known) if back else None
-    if bound is not None:
+    trusted = trusted_without_data(image, command.node_id) if back and known.data_lost else None
+    if trusted is not None:
         return refused(
             ErrorCode.INVALID_REQUEST,
-            f"Broker {command.node_id} cannot come back yet: {bound[0]}-{bound[1]} still counts on its former life.",
+            f"Broker {command.node_id} lost its data and cannot come back while {trusted[0]}-{trusted[1]} "
+            "holds it to be in sync.",
         )
     changed = msgspec.structs.replace(
         known, status=command.status, maintenance=maintenance, data_lost=known.data_lost and not back

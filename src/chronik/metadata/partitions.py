@@ -25,7 +25,6 @@ from chronik.metadata.delta import Delta
 from chronik.metadata.model import (
     NO_LEADER,
     UNSET_EPOCH,
-    BrokerInfo,
     PartitionInfo,
     Result,
     TopicInfo,
@@ -250,14 +249,25 @@ def _with(old: PartitionInfo, leader: int, isr: tuple[int, ...]) -> PartitionInf
     )
 
 
-def bound_to(image: MetadataImage, broker: BrokerInfo) -> tuple[str, int] | None:
-    """A partition that still counts on the broker's former incarnation, if there is one: it is named as leader, or,
-    when the broker came back without its data, as in sync while other replicas may hold more."""
-    node_id, data_lost = broker.node_id, broker.data_lost
+def end_leadership(image: MetadataImage, node_id: int, index: int, delta: Delta) -> None:
+    """A new incarnation leads nothing of what the old one led: had that lost the end of a log, the new one would write
+    other records at the same offsets in the same leader epoch. Everything at once, so that no reader of the image can
+    see it otherwise; this loop is the longest work of any command, and therefore plain."""
+    for topic in list(image.topics.values()):
+        led = [position for position, state in enumerate(topic.partitions) if state.leader == node_id]
+        if not led:
+            continue
+        after = list(topic.partitions)
+        for position in led:
+            after[position] = _with(after[position], NO_LEADER, after[position].isr)
+            delta.partition_changed(topic.topic_id, position)
+        image.put_topic(TopicInfo(topic.name, topic.topic_id, tuple(after), topic.configs), index)
+
+
+def trusted_without_data(image: MetadataImage, node_id: int) -> tuple[str, int] | None:
+    """A partition that holds the broker to be in sync although other replicas may have what it has lost, if any."""
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
-            if partition.leader == node_id:
-                return topic.name, index
-            if data_lost and node_id in partition.isr and len(partition.replicas) > 1:
+            if node_id in partition.isr and len(partition.replicas) > 1:
                 return topic.name, index
     return None
