@@ -15,7 +15,8 @@ app = App(
     version_flags=["--version"],
 )
 
-app.command("chronik.cli.start:start")
+app.command("chronik.cli.start:start", help="Run a node.")
+app.command("chronik.cli.cluster:app", name="cluster", help="Run a local cluster, look at one, change its members.")
 
 
 @app.command
