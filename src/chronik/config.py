@@ -51,6 +51,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kafka: Address
     advertise: Address
     peer: Address
+    advertise_peer: Address
     http: Address | None
     voters: tuple[Voter, ...]
     join: Address | None
@@ -67,6 +68,7 @@ DEFAULTS: dict[str, str] = {
     "kafka": "127.0.0.1:9092",
     "advertise": "",
     "peer": "127.0.0.1:9192",
+    "advertise_peer": "",
     "http": "127.0.0.1:6092",
     "voters": "",
     "join": "",
@@ -206,8 +208,9 @@ def _build(values: Mapping[str, str], broker: dict[str, str]) -> NodeConfig:
         node_id=node_id,
         data_dir=Path(values["data_dir"]),
         kafka=kafka,
-        advertise=_advertised(values["advertise"], kafka),
+        advertise=_advertised("advertise", values["advertise"], kafka),
         peer=peer,
+        advertise_peer=_advertised("advertise_peer", values["advertise_peer"], own.address if own else peer),
         http=None if values["http"] == HTTP_OFF else parse_address(values["http"], "http"),
         voters=voters or (() if join else (Voter(node_id, peer),)),
         join=join,
@@ -219,12 +222,12 @@ def _build(values: Mapping[str, str], broker: dict[str, str]) -> NodeConfig:
     )
 
 
-def _advertised(text: str, kafka: Address) -> Address:
-    address = parse_address(text, "advertise", default_port=kafka.port) if text else kafka
+def _advertised(option: str, text: str, bound: Address) -> Address:
+    address = parse_address(text, option, default_port=bound.port) if text else bound
     if _is_unspecified(address.host):
         raise ConfigError(
-            f"advertise: clients cannot connect to '{address.host}', which only means 'every interface'; "
-            "set advertise to a host name or address that clients can reach, for example --advertise broker1:9092"
+            f"{option}: nobody can connect to '{address.host}', which only means 'every interface'; set {option} to a "
+            f"host name or address that others can reach, for example broker1:{address.port}"
         )
     return address
 

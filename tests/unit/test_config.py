@@ -52,9 +52,10 @@ def test_an_ipv6_address_is_written_with_brackets() -> None:
 @pytest.mark.parametrize(
     ("flags", "advice"),
     [
-        ({"kafka": "0.0.0.0:9092"}, "set advertise to a host name"),
-        ({"kafka": "[::]:9092"}, "set advertise to a host name"),
-        ({"advertise": "0.0.0.0"}, "set advertise to a host name"),
+        ({"kafka": "0.0.0.0:9092"}, "set advertise to a"),
+        ({"kafka": "[::]:9092"}, "set advertise to a"),
+        ({"advertise": "0.0.0.0"}, "set advertise to a"),
+        ({"peer": "0.0.0.0:9192"}, "set advertise_peer to a"),
         ({"kafka": "9092"}, "write it as HOST:PORT"),
         ({"kafka": "host:port"}, "number from 0 to 65535"),
         ({"kafka": "host:70000"}, "number from 0 to 65535"),
