@@ -315,6 +315,8 @@ class RaftCore:
     def advance(self, ready: Ready) -> None:
         """All of `ready` is done. Only now does what it stored count: the own vote, and the own log of a leader."""
         state, log = self._state, self._state.log
+        if ready.snapshot is not None and ready.snapshot == state.installing:
+            state.installing = None
         if ready.committed:
             log.applied = max(log.applied, ready.committed[-1].index)
         if ready.hard_state is not None:

@@ -75,9 +75,10 @@ def on_install_snapshot(state: NodeState, message: InstallSnapshot) -> None:
     elif log.term_at(snapshot.index) == snapshot.term:
         log.commit_to(snapshot.index)
         state.acknowledge_append(message.source, snapshot.index)
-    elif state.fetching is None or state.fetching.source != message.source:
+    elif state.installing is None and (state.fetching is None or state.fetching.source != message.source):
         # A transfer that is under way from this leader is left alone, also when a newer snapshot is offered: a leader
-        # that takes snapshots faster than it can send them must not keep a follower fetching for ever.
+        # that takes snapshots faster than it can send them must not keep a follower fetching for ever. So is one that
+        # is being installed: what was fetched for it must stay where it is.
         state.fetching = state.fetch = SnapshotFetch(message.source, snapshot)
 
 
@@ -92,7 +93,7 @@ def snapshot_fetched(state: NodeState, snapshot: SnapshotMeta) -> bool:
     if install:
         log.restore(snapshot)
         state.membership.reset(snapshot)
-        state.install = snapshot
+        state.install = state.installing = snapshot
     else:
         log.commit_to(snapshot.index)
     if state.leader_id:

@@ -159,11 +159,16 @@ class Leadership:
         self._voter_count = len(configuration.voters)
 
     def record_directories(self) -> None:
-        """Rule 4 of `configuration.py`: make the directory ids that were learned part of the configuration."""
+        """Rule 4 of `configuration.py`: make the directory ids that were learned part of the configuration.
+
+        The configuration of the first start is in nobody's log; it is put there, so that those who join later get it.
+        """
         state = self._state
         learned = {p.node_id: p.directory_id for p in self.peers.values() if p.directory_id != UNKNOWN_DIRECTORY}
         learned[state.node_id] = state.directory_id
         configuration = with_learned_directories(state.configuration, learned)
+        if configuration is None and not state.membership.latest_index:
+            configuration = state.configuration
         settled = max(self.first_index, state.membership.latest_index) <= state.log.commit
         if configuration is not None and settled and not self.is_over:
             self.append_configuration(configuration)

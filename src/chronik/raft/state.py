@@ -41,6 +41,7 @@ class NodeState:
         "hard_state_handed",
         "hard_state_stored",
         "install",
+        "installing",
         "leader_id",
         "log",
         "membership",
@@ -82,6 +83,8 @@ class NodeState:
         self.durable_messages: list[Message] = []
         self.reads: list[ReadState] = []
         self.install: SnapshotMeta | None = None
+        """To be handed to the driver; it stays in `installing` until the driver is done with it."""
+        self.installing: SnapshotMeta | None = None
         self.fetching: SnapshotFetch | None = None
         self.fetch: SnapshotFetch | None = None
         self.restart_election_timer()
