@@ -65,7 +65,9 @@ def _with_tag_defaults(cls: Any, values: dict[str, Any]) -> dict[str, Any]:
     for field in fields(cls):
         if field.name not in values and field.default.__class__.__name__ == "_MISSING_TYPE":
             empty = _strip_none(field.type)[0]
-            values[field.name] = () if get_origin(empty) is tuple else _random_value(field.type, field.metadata, Random(0))
+            values[field.name] = (
+                () if get_origin(empty) is tuple else _random_value(field.type, field.metadata, Random(0))
+            )
     return values
 
 
