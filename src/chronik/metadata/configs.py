@@ -27,7 +27,7 @@ from chronik.metadata.image import MetadataImage
 from chronik.metadata.model import CLUSTER_DEFAULT, ResourceType, TopicInfo
 from chronik.metadata.settings import resolve_changes
 from chronik.metadata.topic_configs import TOPIC_CONFIGS
-from chronik.metadata.topic_settings import TopicSettings, settings_from, with_overrides
+from chronik.metadata.topic_settings import SETTING_NAMES, TopicSettings, settings_from, with_overrides
 from chronik.protocol.errors import ErrorCode, KafkaError
 
 DEFAULT_REPLICATION_FACTOR = 3
@@ -245,6 +245,11 @@ class ConfigView:
         if info is not None and topic == _TRANSACTION_TOPIC:
             return self._transaction_topic_settings(info)
         return self._settings_for(info.configs if info is not None else _NO_CONFIGS)
+
+    def topic_values(self, topic: TopicInfo) -> dict[str, Value]:
+        """The same by config name, for those who pick a few settings and cache what they make of them."""
+        settings = self.topic_settings(topic.name)
+        return {name: getattr(settings, field) for name, field in SETTING_NAMES.items()}
 
     def _settings_for(self, overrides: Mapping[str, str]) -> TopicSettings:
         if not overrides:

@@ -187,19 +187,13 @@ def _reassign(image: MetadataImage, old: PartitionInfo, change: Reassignment) ->
     unknown = [replica for replica in target if replica not in image.brokers]
     if unknown:
         return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Broker {unknown[0]} is not registered.")
-    removing = tuple(replica for replica in old.replicas if replica not in target)
-    adding = tuple(replica for replica in target if replica not in old.replicas or replica in old.adding)
+    # A replica that an unfinished reassignment was adding has never counted: it goes at once when it is not wanted.
+    base = tuple(replica for replica in old.replicas if replica not in old.adding)
+    removing = tuple(replica for replica in base if replica not in target)
+    adding = tuple(replica for replica in target if replica not in base)
     if target + removing == old.replicas and adding == old.adding and removing == old.removing:
         return _DONE  # what is asked for is under way already
-    return PartitionInfo(
-        old.leader,
-        old.leader_epoch,
-        old.partition_epoch + 1,
-        intern_ids(target + removing),
-        old.isr,
-        intern_ids(adding),
-        intern_ids(removing),
-    )
+    return _settle(image, old, target + removing, adding, removing)
 
 
 def _cancel(image: MetadataImage, old: PartitionInfo) -> PartitionInfo | Result:
@@ -218,10 +212,16 @@ def _finish(image: MetadataImage, old: PartitionInfo, change: FinishedAssignment
     return _settle(image, old, old.target)
 
 
-def _settle(image: MetadataImage, old: PartitionInfo, replicas: tuple[int, ...]) -> PartitionInfo | Result:
-    """Ends a reassignment with these replicas, moving the leader when it is no longer one of them."""
+def _settle(
+    image: MetadataImage,
+    old: PartitionInfo,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...] = (),
+    removing: tuple[int, ...] = (),
+) -> PartitionInfo | Result:
+    """The partition with these replicas; the leader moves when it is no longer one of them."""
     isr = tuple(replica for replica in old.isr if replica in replicas)
-    if not isr:
+    if old.isr and not isr:
         return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"None of {list(replicas)} is in sync.")
     leader = old.leader
     if leader not in isr:
@@ -234,6 +234,8 @@ def _settle(image: MetadataImage, old: PartitionInfo, replicas: tuple[int, ...])
         old.partition_epoch + 1,
         intern_ids(replicas),
         intern_ids(isr),
+        intern_ids(adding),
+        intern_ids(removing),
     )
 
 
