@@ -1,0 +1,169 @@
+"""Keeping the in-sync replicas of the partitions this node leads: who joins, who leaves, and agreeing on it.
+
+Every change is an `UpdateIsr` command that names the leader epoch and the partition epoch it was decided in and the
+registrations of those who join, so that of two leaders, or two decisions, only one can ever succeed. Changes of many
+partitions travel together, one command at a time. Who is to join or leave is decided by `replica_state`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from chronik.metadata.commands import MAX_CHANGES_PER_COMMAND, IsrChange, UpdateIsr
+from chronik.metadata.model import Result
+
+if TYPE_CHECKING:
+    from chronik.replication.manager import ReplicaManager
+    from chronik.replication.partition import Partition
+
+PROPOSE_TIMEOUT_S = 3.0
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+RECHECK_S = 0.25  # how often a high watermark that waits for a follower to join is looked at again
+SWEEP_SLICE = 500  # partitions looked at before the loop gets a turn
+
+log = structlog.get_logger()
+
+
+class IsrUpdater:
+    """Proposes the ISR changes of one node."""
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+        self._dirty: dict[Partition, None] = {}
+        self._waiting: dict[Partition, None] = {}
+        self._recheck: asyncio.TimerHandle | None = None
+        self._proposer: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep_for_ever(), name="isr sweep")
+
+    def stop(self) -> None:
+        for task in (self._proposer, self._sweeper):
+            if task is not None:
+                task.cancel()
+        if self._recheck is not None:
+            self._recheck.cancel()
+        self._dirty.clear()
+        self._waiting.clear()
+
+    def consider(self, partition: Partition) -> None:
+        """A follower may have to join or leave, or the high watermark waits for one that is about to."""
+        self._dirty[partition] = None
+        if self._proposer is None or self._proposer.done():
+            self._proposer = asyncio.get_running_loop().create_task(self._propose_all(), name="isr changes")
+
+    async def _propose_all(self) -> None:
+        retry_s = RETRY_FIRST_S
+        while self._dirty:
+            begun = self._begin()
+            if not begun:
+                await asyncio.sleep(0)
+                continue
+            if await self._propose(begun):
+                retry_s = RETRY_FIRST_S
+            else:
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MAX_S)
+
+    def _begin(self) -> list[tuple[Partition, IsrChange]]:
+        begun: list[tuple[Partition, IsrChange]] = []
+        while self._dirty and len(begun) < MAX_CHANGES_PER_COMMAND:
+            partition = next(iter(self._dirty))
+            del self._dirty[partition]
+            lead = partition.leadership
+            wanted = partition.wanted_isr(self._replicas.lag_limit_s)
+            if lead is None or wanted is None or lead.pending_isr is not None:
+                continue
+            if wanted == lead.info.isr and not lead.uncertain:
+                self._look_again(partition)
+                continue
+            lead.begin_isr_change(wanted)
+            change = IsrChange(
+                partition.topic_id,
+                partition.index,
+                lead.info.leader_epoch,
+                lead.info.partition_epoch,
+                wanted,
+                tuple(self._registration(partition, node_id) for node_id in wanted),
+            )
+            begun.append((partition, change))
+        return begun
+
+    def _registration(self, partition: Partition, node_id: int) -> int:
+        """The registration that a member reported under; for the leader itself, its own."""
+        lead = partition.leadership
+        follower = lead.followers.get(node_id) if lead is not None else None
+        if follower is None:
+            return self._replicas.registration
+        return follower.link.registration if follower.link is not None else -1
+
+    async def _propose(self, begun: list[tuple[Partition, IsrChange]]) -> bool:
+        """Proposes one command and takes its outcome in; False when the outcome is not known."""
+        command = UpdateIsr(self._replicas.node_id, [change for _, change in begun], self._replicas.registration)
+        leads = [partition.leadership for partition, _ in begun]
+        try:
+            result = await self._replicas.store.propose(command, timeout_s=PROPOSE_TIMEOUT_S)
+        except Exception as error:
+            log.warning(
+                "an ISR change has no known outcome and is tried again", partitions=len(begun), error=str(error)
+            )
+            for (partition, change), lead in zip(begun, leads, strict=True):
+                if lead is not None and lead is partition.leadership and lead.pending_isr == change.isr:
+                    lead.isr_change_unknown()
+                    self._dirty[partition] = None
+            return False
+        outcomes = result.value if result.ok and isinstance(result.value, list) else [result] * len(begun)
+        for (partition, change), lead, outcome in zip(begun, leads, outcomes, strict=True):
+            self._settled(partition, change, outcome)
+            if lead is not None and lead is partition.leadership and lead.pending_isr == change.isr:
+                # A change that was applied has been settled by the image already; this one was refused.
+                lead.isr_change_refused()
+                if lead.uncertain:
+                    self._dirty[partition] = None
+                partition.advance_high_watermark()
+        return True
+
+    def _settled(self, partition: Partition, change: IsrChange, outcome: Result) -> None:
+        if not outcome.ok:
+            self._replicas.metrics.isr_refusals += 1
+            log.info(
+                "an ISR change was refused",
+                topic=partition.topic,
+                partition=partition.index,
+                isr=change.isr,
+                reason=outcome.reason,
+            )
+
+    # looking again
+
+    def _look_again(self, partition: Partition) -> None:
+        """Nothing to propose now; if the high watermark waits for somebody, it must not do so for ever."""
+        self._waiting[partition] = None
+        if self._recheck is None:
+            self._recheck = asyncio.get_running_loop().call_later(RECHECK_S, self._recheck_waiting)
+
+    def _recheck_waiting(self) -> None:
+        self._recheck = None
+        waiting, self._waiting = self._waiting, {}
+        for partition in waiting:
+            partition.advance_high_watermark()
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._replicas.lag_limit_s / 2)
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Looks for members that lag, in slices, so that the loop stays free with thousands of partitions."""
+        lag_limit_s = self._replicas.lag_limit_s
+        for position, partition in enumerate(list(self._replicas.partitions())):
+            lead = partition.leadership
+            if lead is not None and lead.followers and partition.wanted_isr(lag_limit_s) != lead.info.isr:
+                self.consider(partition)
+            if position % SWEEP_SLICE == SWEEP_SLICE - 1:
+                await asyncio.sleep(0)

@@ -1,0 +1,483 @@
+"""One replica of a partition on this node: its log, its role, and what clients may do with it.
+
+A partition follows the metadata image through `update`: it leads, follows, or stands by. Leading, it takes appends,
+keeps the high watermark and answers reads; the rules it keeps are in `replica_state`, its knowledge of followers in
+`leadership`. There are thousands of these on a node: no tasks and no timers live here, and a log is opened only when
+there is something to write or read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+from chronik.metadata.model import NO_LEADER, PartitionInfo
+from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.replication.commits import CommitQueue, Waiter, WaitingRoom
+from chronik.replication.leadership import Follower, Leadership
+from chronik.replication.replica_state import NO_EPOCH, EpochEnd, divergence, next_high_watermark, sees_the_past
+from chronik.replication.settings import ReplicaSettings
+
+if TYPE_CHECKING:
+    from chronik.protocol.records import BatchInfo
+    from chronik.replication.lease import Lease
+    from chronik.replication.metrics import ReplicationMetrics
+    from chronik.storage import AppendInfo, PartitionLog
+
+CONSUMER = -1  # the replica id of a client that is no replica
+ALL_IN_SYNC = -1  # acks=all
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Isolation(IntEnum):
+    """How far a consumer reads: to the high watermark, or to the last stable offset."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class PartitionHost(Protocol):
+    """What a partition needs of the node it is on."""
+
+    node_id: int
+    lease: Lease
+    clock: Callable[[], float]
+    metrics: ReplicationMetrics
+
+    def open_log(self, partition: Partition) -> PartitionLog:
+        """The partition's log, created when it does not exist."""
+        ...
+
+    def may_join_isr(self, node_id: int, registration: int) -> bool:
+        """Whether metadata would let this follower, fetching under that registration, into an ISR."""
+        ...
+
+    def isr_may_change(self, partition: Partition) -> None:
+        """A follower may have to join; or the high watermark waits for one that will, or will not."""
+        ...
+
+    def follower_synced(self, partition: Partition) -> None:
+        """A log that follows has more on disk: its leader wants to know."""
+        ...
+
+
+class Partition:
+    """The replica of one partition on this node."""
+
+    __slots__ = ("_commits", "_host", "_lead", "_log", "_room", "index", "info", "settings", "topic", "topic_id")
+
+    def __init__(
+        self,
+        host: PartitionHost,
+        topic: str,
+        topic_id: bytes,
+        index: int,
+        settings: ReplicaSettings,
+        log: PartitionLog | None = None,
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.settings = settings
+        self.info = _UNASSIGNED
+        self._host = host
+        self._lead: Leadership | None = None
+        self._commits: CommitQueue | None = None
+        self._room: WaitingRoom | None = None
+        self._log: PartitionLog | None = None
+        if log is not None:
+            self._attach(log)
+
+    def __repr__(self) -> str:
+        role = "leader" if self._lead is not None else "replica"
+        return f"<{role} {self.topic}-{self.index} epoch {self.info.leader_epoch}>"
+
+    # what it is
+
+    @property
+    def log(self) -> PartitionLog:
+        """The log; opened on first use."""
+        if self._log is None:
+            self._attach(self._host.open_log(self))
+        assert self._log is not None
+        return self._log
+
+    @property
+    def opened_log(self) -> PartitionLog | None:
+        """The log if this node has one already."""
+        return self._log
+
+    @property
+    def leadership(self) -> Leadership | None:
+        return self._lead
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether metadata makes this node the leader; to acknowledge anything it needs the lease as well."""
+        return self._lead is not None
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a leader elsewhere to fetch from, and metadata is not older than the log."""
+        leader = self.info.leader
+        return leader not in (NO_LEADER, self._host.node_id) and not sees_the_past(self.latest_epoch, self.leader_epoch)
+
+    @property
+    def leader_id(self) -> int:
+        return self.info.leader
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.info.leader_epoch
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.info.isr
+
+    @property
+    def high_watermark(self) -> int:
+        return self._log.high_watermark if self._log is not None else 0
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._log.last_stable_offset if self._log is not None else 0
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log.log_start_offset if self._log is not None else 0
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.end_offset if self._log is not None else 0
+
+    @property
+    def synced_offset(self) -> int:
+        return self._log.synced_offset if self._log is not None else 0
+
+    @property
+    def latest_epoch(self) -> int:
+        """The epoch of the last record in the log."""
+        return self._log.latest_epoch if self._log is not None else NO_EPOCH
+
+    @property
+    def comparable_epoch(self) -> int:
+        """The epoch of the last record, to compare with a leader; none when there is no record left to compare."""
+        return self.latest_epoch if self.end_offset > self.log_start_offset else NO_EPOCH
+
+    @property
+    def min_isr(self) -> int:
+        """The setting, or all there are where it asks for more replicas than the partition has."""
+        return min(self.settings.min_insync_replicas, max(1, len(self.info.replicas)))
+
+    def may_acknowledge(self) -> bool:
+        """Whether an answer may leave now that tells a client its write is in."""
+        return self._lead is not None and self._host.lease.held()
+
+    # following the metadata
+
+    def update(self, info: PartitionInfo) -> None:
+        """Takes the role that metadata gives this replica. A leader that stays one in the next epoch goes on."""
+        previous, self.info = self.info, info
+        lead = self._lead
+        if info.leader != self._host.node_id or sees_the_past(self.latest_epoch, info.leader_epoch):
+            if lead is not None:
+                self._resign()
+            elif previous.leader != info.leader:
+                self._wake()
+            return
+        if lead is not None and info.leader_epoch == previous.leader_epoch:
+            lead.update(info, self._host.clock())
+        else:
+            if lead is not None and info.leader_epoch > previous.leader_epoch + 1:
+                self._resign()  # in the epochs between, somebody else may have led
+            self._lead = Leadership(self._host.node_id, info, self.end_offset, self._host.clock())
+            self._host.metrics.leader_elections += 1
+            self._wake()
+        self.advance_high_watermark()
+
+    def stand_by(self) -> None:
+        """This node has no role any more: it is fenced, shutting down, or the partition is gone."""
+        self.info = _UNASSIGNED
+        if self._lead is not None:
+            self._resign()
+        else:
+            self._wake()
+
+    def _resign(self) -> None:
+        self._lead = None
+        if self._commits is not None:
+            self._commits.fail(self._not_leader)
+        self._wake()
+
+    def _not_leader(self) -> KafkaError:
+        if self._lead is not None:
+            self._host.metrics.acknowledgements_refused += 1
+            return KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"This node has not heard from the controller for too long to speak for {self.topic}-{self.index}.",
+            )
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"This node does not lead {self.topic}-{self.index}; refresh the metadata to find the leader.",
+        )
+
+    def _attach(self, log: PartitionLog) -> None:
+        self._log = log
+        log.on_synced = self._synced
+
+    # writing
+
+    def append(
+        self,
+        data: memoryview,
+        *,
+        required_acks: int,
+        now_ms: int,
+        batches: list[BatchInfo] | None = None,
+    ) -> AppendInfo:
+        """Appends as the leader. With `acks=all` the caller then waits for `committed(last offset + 1)`."""
+        lead = self._lead
+        if lead is None or not self._host.lease.held():
+            raise self._not_leader()
+        if required_acks == ALL_IN_SYNC and len(self.info.isr) < self.min_isr:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic}-{self.index} has {len(self.info.isr)} in-sync replicas and needs {self.min_isr}.",
+            )
+        log = self.log
+        old_end = log.end_offset
+        appended = log.append(data, leader_epoch=self.info.leader_epoch, now_ms=now_ms, batches=batches)
+        if log.end_offset > old_end:
+            lead.appended(old_end, log.end_offset, self._host.clock())
+            if log.synced_offset > log.high_watermark:
+                self.advance_high_watermark()
+        if required_acks == 1 and not self._host.lease.held():
+            raise self._not_leader()
+        return appended
+
+    def committed(self, offset: int) -> asyncio.Future[None] | None:
+        """None when everything below `offset` is committed and may be acknowledged now; else a future for that moment.
+
+        The future fails with NOT_LEADER_OR_FOLLOWER when this node stops being the leader, or its lease has lapsed
+        when the moment comes, and with NOT_ENOUGH_REPLICAS_AFTER_APPEND when too few replicas were in sync by then.
+        """
+        refusal: KafkaError | None = None
+        if self._lead is None:
+            refusal = self._not_leader()
+        elif self.high_watermark >= offset:
+            reason = self._refusal()
+            if reason is None:
+                return None
+            refusal = reason()
+        if refusal is not None:
+            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            failed.set_exception(refusal)
+            return failed
+        if self._commits is None:
+            self._commits = CommitQueue()
+        return self._commits.add(offset)
+
+    def _refusal(self) -> Callable[[], KafkaError] | None:
+        """Why what is committed must not be acknowledged at this moment, or None."""
+        if not self._host.lease.held():
+            return self._not_leader
+        if len(self.info.isr) < self.min_isr:
+            return self._not_enough_after_append
+        return None
+
+    def _not_enough_after_append(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            f"{self.topic}-{self.index} had only {len(self.info.isr)} in-sync replicas when the write was committed.",
+        )
+
+    def advance_high_watermark(self) -> None:
+        """Moves the high watermark as far as the in-sync replicas allow, and tells everyone who waits for it."""
+        lead, log = self._lead, self._log
+        if lead is None or log is None:
+            return
+        current = log.high_watermark
+        mark, waits = next_high_watermark(
+            current,
+            log.synced_offset,
+            log.end_offset,
+            lead.followers,
+            lead.maximal_isr,
+            self._may_join,
+            self._host.clock(),
+        )
+        if waits:
+            self._host.isr_may_change(self)
+        if mark == current:
+            return
+        log.set_high_watermark(mark)
+        lead.watermark_moved()
+        if self._commits:
+            self._commits.reached(mark, self._refusal())
+        self._wake()
+
+    def _may_join(self, node_id: int) -> bool:
+        lead = self._lead
+        link = lead.followers[node_id].link if lead is not None else None
+        return link is not None and self._host.may_join_isr(node_id, link.registration)
+
+    def _synced(self, log: PartitionLog) -> None:
+        if self._lead is not None:
+            self.advance_high_watermark()
+        else:
+            self._host.follower_synced(self)
+
+    # followers of this leader
+
+    def compare(self, fetch_offset: int, last_epoch: int) -> EpochEnd | None:
+        """Where a follower's log parts from this leader's, or None when it is a prefix of it."""
+        if last_epoch == NO_EPOCH:
+            return None
+        return divergence(
+            fetch_offset,
+            last_epoch,
+            self.latest_epoch,
+            self.end_offset,
+            EpochEnd(*self._log.end_offset_for_epoch(last_epoch)) if self._log is not None else EpochEnd(NO_EPOCH, 0),
+        )
+
+    def follower_progress(self, follower: Follower, end_offset: int, synced_offset: int) -> None:
+        """A follower whose log was compared says how far it is."""
+        lead = self._lead
+        if lead is None:
+            return
+        follower.report(end_offset, synced_offset, self.end_offset, self._host.clock())
+        if follower.node_id not in lead.maximal_isr and self._may_join(follower.node_id):
+            self._host.isr_may_change(self)
+        self.advance_high_watermark()
+
+    def wanted_isr(self, lag_limit_s: float) -> tuple[int, ...] | None:
+        """The ISR this leader would like to have now, or None when it is no leader."""
+        lead = self._lead
+        if lead is None:
+            return None
+        eligible = {node_id for node_id in lead.followers if node_id not in lead.info.isr and self._may_join(node_id)}
+        return lead.wanted_isr(self.high_watermark, self.end_offset, eligible, self._host.clock(), lag_limit_s)
+
+    # reading
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuses a client that knows an older or a newer leader epoch than this node; -1 knows none."""
+        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.info.leader_epoch:
+            return
+        if current_leader_epoch < self.info.leader_epoch:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.topic}-{self.index} is at leader epoch {self.info.leader_epoch}, not {current_leader_epoch}.",
+            )
+        raise KafkaError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"This node knows {self.topic}-{self.index} up to leader epoch {self.info.leader_epoch} only.",
+        )
+
+    def require_leader(self) -> None:
+        """Raises NOT_LEADER_OR_FOLLOWER unless this node leads."""
+        if self._lead is None:
+            raise self._not_leader()
+
+    def readable_end(self, isolation: int = Isolation.READ_UNCOMMITTED, replica_id: int = CONSUMER) -> int:
+        """Where reading ends: consumers see what is committed, replicas everything."""
+        if replica_id != CONSUMER:
+            return self.end_offset
+        return self.last_stable_offset if isolation == Isolation.READ_COMMITTED else self.high_watermark
+
+    def latest_offset(self, isolation: int = Isolation.READ_UNCOMMITTED) -> int:
+        """The end offset as a client asks for it: right after a change of leader it is not known until the ISR has
+        confirmed what the new leader holds, and answering early would let it go backwards."""
+        lead = self._lead
+        if lead is None:
+            raise self._not_leader()
+        if self.high_watermark < lead.epoch_start_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"The new leader of {self.topic}-{self.index} does not know yet what is committed; ask again.",
+            )
+        return self.readable_end(isolation)
+
+    def read_nowait(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation: int = Isolation.READ_UNCOMMITTED,
+        replica_id: int = CONSUMER,
+        at_least_one: bool = True,
+    ) -> Buffer | None:
+        """Batches from `offset`, empty at the end, None when that would wait for the disk (then use `read`)."""
+        end = self._reading_from(offset, isolation, replica_id)
+        if offset >= end:
+            return b""
+        return self.log.read_nowait(offset, max_bytes, end_offset=end, at_least_one=at_least_one)
+
+    async def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation: int = Isolation.READ_UNCOMMITTED,
+        replica_id: int = CONSUMER,
+        at_least_one: bool = True,
+    ) -> Buffer:
+        """The same, waiting for the disk where it must."""
+        end = self._reading_from(offset, isolation, replica_id)
+        if offset >= end:
+            return b""
+        return await self.log.read(offset, max_bytes, end_offset=end, at_least_one=at_least_one)
+
+    def _reading_from(self, offset: int, isolation: int, replica_id: int) -> int:
+        if self._lead is None:
+            raise self._not_leader()
+        if not self.log_start_offset <= offset <= self.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic}-{self.index} has offsets {self.log_start_offset} to {self.end_offset}, not {offset}.",
+            )
+        return self.readable_end(isolation, replica_id)
+
+    def add_waiter(self, callback: Callable[[], None]) -> Waiter:
+        """Calls back once, when there is more to read or the role changes; `cancel()` the handle to stop waiting."""
+        if self._room is None:
+            self._room = WaitingRoom()
+        return self._room.enter(callback)
+
+    def _wake(self) -> None:
+        if self._room:
+            self._room.wake()
+
+    # keeping house
+
+    def apply_settings(self, settings: ReplicaSettings) -> None:
+        """The topic's configuration may have changed."""
+        if settings == self.settings:
+            return
+        self.settings = settings
+        if self._log is not None:
+            self._log.config = settings.log
+        self.advance_high_watermark()
+
+    def delete_records(self, offset: int) -> int:
+        """Forgets everything below `offset` (-1: below the high watermark); returns where the log starts now."""
+        lead = self._lead
+        if lead is None or not self._host.lease.held():
+            raise self._not_leader()
+        target = self.high_watermark if offset == -1 else offset
+        if not 0 <= target <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic}-{self.index} can be cut up to its high watermark {self.high_watermark}, not {target}.",
+            )
+        if target > self.log_start_offset:
+            self.log.delete_records_to(target)
+            lead.watermark_moved()
+        return self.log_start_offset
+
+
+_UNASSIGNED = PartitionInfo(NO_LEADER, NO_EPOCH, NO_EPOCH, (), ())
