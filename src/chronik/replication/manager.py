@@ -169,6 +169,8 @@ class ReplicaManager:
                     self._follow(topic, index, topic.partitions[index])
         if delta.configs_changed:
             self._configs_changed(delta)
+        if delta.brokers_changed:
+            self._brokers_changed()
 
     def _registration_now(self) -> int:
         """The epoch of this process's registration, when the image has it; another process's is not ours."""
@@ -269,6 +271,12 @@ class ReplicaManager:
             settings = self._settings.of(name)
             for partition in self._topics[name].values():
                 partition.apply_settings(settings)
+
+    def _brokers_changed(self) -> None:
+        """A follower that is in step may join once its broker is online; nobody reports while nothing is written."""
+        for partition in self.partitions():
+            if partition.is_leader and len(partition.isr) < len(partition.info.replicas):
+                partition.reconsider_isr()
 
     # what partitions ask of their node
 

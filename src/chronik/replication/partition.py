@@ -190,6 +190,7 @@ class Partition:
             return
         if lead is not None and info.leader_epoch == previous.leader_epoch:
             lead.update(info, self._host.clock())
+            self.reconsider_isr()
         else:
             if lead is not None and info.leader_epoch > previous.leader_epoch + 1:
                 self._resign()  # in the epochs between, somebody else may have led
@@ -353,6 +354,15 @@ class Partition:
         if follower.node_id not in lead.maximal_isr and self._may_join(follower.node_id):
             self._host.isr_may_change(self)
         self.advance_high_watermark()
+
+    def reconsider_isr(self) -> None:
+        """Something other than a follower's report changed: one that is in step may be allowed to join now."""
+        lead = self._lead
+        if lead is not None and any(
+            follower.validated() and node_id not in lead.maximal_isr and self._may_join(node_id)
+            for node_id, follower in lead.followers.items()
+        ):
+            self._host.isr_may_change(self)
 
     def wanted_isr(self, lag_limit_s: float) -> tuple[int, ...] | None:
         """The ISR this leader would like to have now, or None when it is no leader."""
