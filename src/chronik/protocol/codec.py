@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from chronik.protocol.api import APIS, ApiKey
 from chronik.protocol.decoder import build_decoder
-from chronik.protocol.encoder import Encoder, build_encoder
+from chronik.protocol.encoder import JOIN_BELOW_BYTES, Encoder, build_encoder
 from chronik.protocol.schema import UnsupportedVersion, plan
 from chronik.protocol.varint import read_unknown_tags
 from chronik.protocol.wire import Buffer, DecodeError, EncodeError, Message
@@ -36,16 +36,17 @@ __all__ = [
 M = TypeVar("M", bound=Message)
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
-JOIN_BELOW_BYTES = 4096
-"""Buffers smaller than this are joined with their neighbours before they go to a socket; larger ones are not copied."""
-
 _HEADER = StructFormat(">hhih")
 _LENGTH_AND_CORRELATION = StructFormat(">ii").pack
 _LENGTH_CORRELATION_TAGS = StructFormat(">iib").pack
+_NEVER = (1, 0)
 _REQUEST_START = StructFormat(">ihhih").pack
+
+_FLEXIBLE_VERSIONS = {api.key.value: (api.flexible_from, api.max_version) for api in APIS.values()}
 
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 _decoders: dict[tuple[type[Message], int], Any] = {}
+_response_encoders: dict[tuple[type[Message], int], tuple[Encoder, bool]] = {}
 
 
 class DecodeFunction(Protocol[M_co]):
@@ -115,8 +116,8 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
             if pos > len(frame):
                 raise DecodeError(f"request header says a client id of {size} bytes, the frame ends before that")
             client_id = frame[_HEADER.size : pos].tobytes().decode()
-        api = APIS.get(api_key)
-        if api is not None and api.flexible_from <= api_version <= api.max_version:
+        flexible_from, newest = _FLEXIBLE_VERSIONS.get(api_key, _NEVER)
+        if flexible_from <= api_version <= newest:
             if frame[pos]:
                 _, pos = read_unknown_tags(frame, pos, len(frame))
             else:
@@ -131,29 +132,29 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
 def encode_request(message: Message, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
     """A whole request frame, length prefix first."""
     key = _api_key(type(message))
-    chunks: list[Buffer] = [b""]
-    encoder(type(message), version)(message, chunks)
+    frame: list[Buffer] = []
+    encoder(type(message), version)(message, frame)
     client = b"" if client_id is None else client_id.encode()
     tags = b"\0" if APIS[key].is_flexible(version) else b""
-    size = _HEADER.size + len(client) + len(tags) + sum(map(len, chunks))
+    size = _HEADER.size + len(client) + len(tags) + sum(map(len, frame))
     start = _REQUEST_START(size, key, version, correlation_id, -1 if client_id is None else len(client))
-    chunks[0] = start + client + tags
-    return _join_small(chunks)
+    return _with_start(start + client + tags, frame)
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
     """A whole response frame, length prefix first."""
-    chunks: list[Buffer] = [b""]
     cls = type(message)
-    encoder(cls, version)(message, chunks)
-    size = sum(map(len, chunks))
-    if _has_tagged_response_header(_api_key(cls), version):
-        chunks[0] = _LENGTH_CORRELATION_TAGS(size + 5, correlation_id, 0)
-    else:
-        chunks[0] = _LENGTH_AND_CORRELATION(size + 4, correlation_id)
-    if size < JOIN_BELOW_BYTES:
-        return [b"".join(chunks)]
-    return _join_small(chunks)
+    found = _response_encoders.get((cls, version))
+    if found is None:
+        found = encoder(cls, version), _has_tagged_response_header(_api_key(cls), version)
+        _response_encoders[cls, version] = found
+    encode_body, tagged = found
+    frame: list[Buffer] = []
+    encode_body(message, frame)
+    size = len(frame[0]) if len(frame) == 1 else sum(map(len, frame))
+    if tagged:
+        return _with_start(_LENGTH_CORRELATION_TAGS(size + 5, correlation_id, 0), frame)
+    return _with_start(_LENGTH_AND_CORRELATION(size + 4, correlation_id), frame)
 
 
 def decode_response(cls: type[M], version: int, frame: memoryview) -> tuple[int, M]:
@@ -183,18 +184,11 @@ def _has_tagged_response_header(key: int, version: int) -> bool:
     return key != ApiKey.API_VERSIONS and version >= APIS[key].flexible_from
 
 
-def _join_small(chunks: list[Buffer]) -> list[Buffer]:
-    """Join runs of small buffers, so that a socket gets few of them; pass large ones on as they are."""
-    joined: list[Buffer] = []
-    small: list[Buffer] = []
-    for chunk in chunks:
-        if len(chunk) < JOIN_BELOW_BYTES:
-            small.append(chunk)
-            continue
-        if small:
-            joined.append(b"".join(small))
-            small = []
-        joined.append(chunk)
-    if small:
-        joined.append(b"".join(small))
-    return joined
+def _with_start(start: bytes, frame: list[Buffer]) -> list[Buffer]:
+    """Put `start` before `frame`, in one buffer with what follows if that is small."""
+    body = frame[0]
+    if len(body) < JOIN_BELOW_BYTES:
+        frame[0] = start + body
+    else:
+        frame.insert(0, start)
+    return frame

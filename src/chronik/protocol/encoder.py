@@ -1,7 +1,8 @@
 """Writes the encoder of one message at one version: a flat Python function that appends buffers to a list.
 
 Fixed-size fields wait in a run until something of variable size comes; its length prefix joins the run, and the run is
-packed by one `struct` call. Records are appended as they are, never copied.
+packed by one `struct` call. Small pieces are joined into one buffer; records of some size are appended as they are, so
+that a socket gets few buffers and no large one was copied.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,9 @@ from chronik.protocol.varint import encode_uvarint, write_tags
 from chronik.protocol.wire import Buffer, EncodeError, Wire
 
 Encoder = Callable[[Any, list[Buffer]], None]
+
+JOIN_BELOW_BYTES = 4096
+"""Records smaller than this are joined with what is around them; larger ones are not copied."""
 
 SHORT_ARRAY = 16
 """Arrays of numbers with fewer elements than this are packed by a prepared `Struct`."""
@@ -35,7 +39,7 @@ class _EncoderWriter:
         self.label = f"{plan.cls.__name__} v{plan.version}"
         self.out = SourceWriter()
         self.run: list[tuple[str, str]] = []  # fixed-size writes not yet written: (letter, expression)
-        self.target = "out"  # the list that `a` appends to
+        self.target = "small"  # the list that `a` appends to
         self.out.namespace.update(
             uv=encode_uvarint,
             write_tags=write_tags,
@@ -47,11 +51,11 @@ class _EncoderWriter:
     def compile(self) -> object:
         out = self.out
         with out.block("def encode(o, out):"):
-            out.line("a = out.append")
+            out.line("small = []; a = small.append")
             with out.block("try:"):
                 self.struct(self.plan, "o")
                 self.flush()
-                out.line("pass")
+                out.line("out.append(b''.join(small))")
             with out.block("except WRITE_ERRORS as cause:"):
                 out.line(f"raise EncodeError(f'{self.label} cannot carry this: {{cause}}') from cause")
         return out.compile("encode", f"encoder of {self.label}")
@@ -99,40 +103,36 @@ class _EncoderWriter:
         if not plan.flexible:
             return
         tagged = plan.tagged_fields()
-        known = self.tagged(tagged, o) if tagged else ""
-        condition = f"{o}.unknown_tags is None" + (f" and not {known}" if tagged else "")
-        self.out.line(f"if {condition}: a({self.packed(('B', '0'))})")
+        nothing = [f"{o}.unknown_tags is None", *(self.at_default(f, f"{o}.{f.name}") for f in tagged)]
+        self.out.line(f"if {' and '.join(nothing)}: a({self.packed(('B', '0'))})")
         with self.out.block("else:"):
-            if self.run:
-                self.out.line(f"a({self.packed()})")
-            self.out.line(f"write_tags({known or '{}'}, {o}.unknown_tags, {self.target})")
-        self.run.clear()
+            self.flush()
+            known = self.tagged(tagged, o) if tagged else "{}"
+            self.out.line(f"write_tags({known}, {o}.unknown_tags, {self.target})")
 
     def tagged(self, fields: list[FieldPlan], o: str) -> str:
         """Encode the tagged fields that are not at their default, by tag, into the local that is returned."""
         out = self.out
         known = out.name("t")
         out.line(f"{known} = {{}}")
-        outer_run, outer_target = self.run, self.target
+        outer = self.target
         for field in fields:
-            value = out.name()
-            out.line(f"{value} = {o}.{field.name}")
-            with out.block(f"if {self.differs(field, value)}:"):
-                self.run, self.target = [], out.name("sub")
+            self.target = out.name("sub")
+            with out.block(f"if not ({self.at_default(field, f'{o}.{field.name}')}):"):
                 out.line(f"{self.target} = []; a = {self.target}.append")
-                self.field(field, True, value)
+                self.field(field, True, f"{o}.{field.name}")
                 self.flush()
-                out.line(f"{known}[{field.tag}] = b''.join({self.target}); a = {outer_target}.append")
-            self.run, self.target = outer_run, outer_target
+                out.line(f"{known}[{field.tag}] = b''.join({self.target}); a = {outer}.append")
+        self.target = outer
         return known
 
-    def differs(self, field: FieldPlan, value: str) -> str:
-        """Condition under which a tagged field is not at its default."""
+    def at_default(self, field: FieldPlan, expression: str) -> str:
+        """Condition under which a tagged field has its default value, and so is not written."""
         if field.factory is list:
-            return f"{value} or {value} is None" if field.nullable else value
+            return f"{expression} == []" if field.nullable else f"not {expression}"
         if field.default is None:
-            return f"{value} is not None"
-        return f"{value} != {field.default!r}"
+            return f"{expression} is None"
+        return f"{expression} == {field.default!r}"
 
     def field(self, field: FieldPlan, flexible: bool, expression: str) -> None:
         if field.is_fixed:
@@ -172,9 +172,11 @@ class _EncoderWriter:
         elif wire_name == "records":
             out.line(f"{count} = sum(map(len, {value})) if type({value}) is list else len({value})")
             self.length(count, flexible, wire_name)
-            with out.block(f"if type({value}) is list:"):
-                out.line(f"{self.target}.extend({value})")
-            out.line(f"elif {count}: a({value})")
+            with out.block(f"if {count} >= {JOIN_BELOW_BYTES}:"):
+                out.line("out.append(b''.join(small)); small.clear()")
+                out.line(f"out.extend({value}) if type({value}) is list else out.append({value})")
+            out.line(f"elif type({value}) is list: small.extend({value})")
+            out.line(f"else: a({value})")
         else:
             if wire_name == "string":
                 out.line(f"{value} = {value}.encode()")

@@ -5,23 +5,29 @@ from chronik.protocol.wire import Buffer, DecodeError
 MAX_TAGS_PER_STRUCT = 1 << 16
 """More tagged fields than this in one struct are refused: they can only be an attack."""
 
-LENGTHS = tuple(bytes((length + 1,)) for length in range(127))
-"""Compact length prefix (length + 1 as a varint) of every length that fits one byte."""
-
 
 def uvarint(buf: memoryview, pos: int) -> tuple[int, int]:
     """The varint at `pos` and the position after it. At most five bytes, at most 2³¹ - 1."""
-    value = 0
-    shift = 0
-    while True:
-        byte = buf[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 28:
-            raise DecodeError("varint is longer than five bytes")
+    value = buf[pos]
+    if value < 0x80:
+        return value, pos + 1
+    byte = buf[pos + 1]
+    value = value & 0x7F | (byte & 0x7F) << 7
+    if byte < 0x80:
+        return value, pos + 2
+    byte = buf[pos + 2]
+    value |= (byte & 0x7F) << 14
+    if byte < 0x80:
+        return value, pos + 3
+    byte = buf[pos + 3]
+    value |= (byte & 0x7F) << 21
+    if byte < 0x80:
+        return value, pos + 4
+    byte = buf[pos + 4]
+    value |= byte << 28
+    pos += 5
+    if byte > 0x7F:
+        raise DecodeError("varint is longer than five bytes")
     if value > 0x7FFFFFFF:
         raise DecodeError(f"varint {value} is beyond 2147483647")
     return value, pos
@@ -29,8 +35,12 @@ def uvarint(buf: memoryview, pos: int) -> tuple[int, int]:
 
 def encode_uvarint(value: int) -> bytes:
     """`value` as an unsigned varint."""
-    if value < 0x80:
+    if value < 1 << 7:
         return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
