@@ -95,7 +95,7 @@ def assign_partition(image: MetadataImage, command: AssignPartition, index: int,
 
 
 def finish_assignment(image: MetadataImage, command: FinishAssignment, index: int, delta: Delta) -> Result:
-    return _apply_each(image, command.changes, index, delta, lambda old, change: _finish(image, old, change))
+    return _apply_each(image, command.changes, index, delta, _finish)
 
 
 def _apply_each(
@@ -180,7 +180,7 @@ def _resize_isr(image: MetadataImage, old: PartitionInfo, change: IsrChange, pro
 
 def _reassign(image: MetadataImage, old: PartitionInfo, change: Reassignment) -> PartitionInfo | Result:
     if change.target is None:
-        return _cancel(image, old)
+        return _cancel(old)
     target = change.target
     if not target or len(set(target)) != len(target):
         return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{list(target)} is empty or names a broker twice.")
@@ -193,41 +193,37 @@ def _reassign(image: MetadataImage, old: PartitionInfo, change: Reassignment) ->
     adding = tuple(replica for replica in target if replica not in base)
     if target + removing == old.replicas and adding == old.adding and removing == old.removing:
         return _DONE  # what is asked for is under way already
-    return _settle(image, old, target + removing, adding, removing)
+    return _settle(old, target + removing, adding, removing)
 
 
-def _cancel(image: MetadataImage, old: PartitionInfo) -> PartitionInfo | Result:
+def _cancel(old: PartitionInfo) -> PartitionInfo | Result:
     if not old.reassigning:
         return refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress for this partition.")
     replicas = tuple(replica for replica in old.replicas if replica not in old.adding)
-    return _settle(image, old, replicas)
+    return _settle(old, replicas)
 
 
-def _finish(image: MetadataImage, old: PartitionInfo, change: FinishedAssignment) -> PartitionInfo | Result:
+def _finish(old: PartitionInfo, change: FinishedAssignment) -> PartitionInfo | Result:
     if not old.reassigning:
         return refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress for this partition.")
     late = [replica for replica in old.adding if replica not in old.isr]
     if late:
         return refused(ErrorCode.INVALID_REQUEST, f"Broker {late[0]} has not caught up yet.")
-    return _settle(image, old, old.target)
+    return _settle(old, old.target)
 
 
 def _settle(
-    image: MetadataImage,
     old: PartitionInfo,
     replicas: tuple[int, ...],
     adding: tuple[int, ...] = (),
     removing: tuple[int, ...] = (),
 ) -> PartitionInfo | Result:
-    """The partition with these replicas; the leader moves when it is no longer one of them."""
+    """The partition with these replicas. A leader that is not one of them is out, and nobody is in its place until the
+    controller knows that it has stopped: until then two could lead."""
     isr = tuple(replica for replica in old.isr if replica in replicas)
     if old.isr and not isr:
         return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"None of {list(replicas)} is in sync.")
-    leader = old.leader
-    if leader not in isr:
-        leader = next((replica for replica in replicas if replica in isr and image.is_alive(replica)), NO_LEADER)
-        if leader == NO_LEADER and old.leader != NO_LEADER:
-            return refused(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"None of {list(isr)} is online to lead.")
+    leader = old.leader if old.leader in isr else NO_LEADER
     return PartitionInfo(
         leader,
         old.leader_epoch + (leader != old.leader),

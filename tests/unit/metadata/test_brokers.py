@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from harness.metadata_double import bring_up, incarnation, local_store, registration
-
 from chronik.metadata import commands as c
 from chronik.metadata.model import NO_LEADER, BrokerStatus, NodeState
 from chronik.metadata.store import MetadataStore
 from chronik.protocol.errors import ErrorCode
+from harness.metadata_double import bring_up, incarnation, local_store, registration
 
 TOPIC = b"t" * 16
 

@@ -1,4 +1,4 @@
-"""Whatever is committed, in whatever order: applying never raises, every node gets the same image, snapshots are exact."""
+"""Whatever is committed: applying never raises, every node gets the same image, snapshots are exact."""
 
 from __future__ import annotations
 
