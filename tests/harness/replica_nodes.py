@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from chronik.metadata import commands
@@ -48,7 +49,7 @@ class OneLog:
         return None
 
 
-Handler = Callable[[int, bytes], Awaitable[Any]]
+Handler = Callable[[int, bytes], Any]
 
 
 class Wires:
@@ -77,7 +78,9 @@ class WireEnd:
             raise ConnectionError(f"node {peer} is out of reach")
         self._wires.requests.append((self._node_id, peer, kind))
         async with asyncio.timeout(timeout_s):
-            answer = await self._wires.handlers[peer, kind](self._node_id, payload)
+            answer = self._wires.handlers[peer, kind](self._node_id, payload)
+            if inspect.isawaitable(answer):
+                answer = await answer
         return answer if isinstance(answer, bytes) else b"".join(answer)
 
 

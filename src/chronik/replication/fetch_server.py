@@ -9,6 +9,7 @@ first append.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from chronik.replication.partition import Partition
 
 log = structlog.get_logger()
+
+_START_OVER = wire.encode_response(FetchResponse(session_error=True), [])
+_NOTED = wire.encode_response(FetchResponse(), [])
 
 
 class FetchSlot:
@@ -122,25 +126,30 @@ class FetchServer:
         self._replicas = replicas
         self._sessions: dict[int, FetchSession] = {}
 
-    async def fetch(self, peer: int, payload: bytes) -> list[Buffer]:
-        """Takes the follower's news, waits for something to tell, and tells it."""
+    def fetch(self, peer: int, payload: bytes) -> list[Buffer] | Awaitable[list[Buffer]]:
+        """Takes the follower's news at once, so that they are taken in order; the answer waits for something to tell."""
         request = wire.decode_request(payload)
         session = self._accept(peer, request)
         if session is None:
-            return wire.encode_response(FetchResponse(session_error=True), [])
+            return _START_OVER
+        return self._answer(session, request)
+
+    async def _answer(self, session: FetchSession, request: FetchRequest) -> list[Buffer]:
         if not session.ready and not session.results and request.max_wait_ms > 0:
             await session.wait(min(request.max_wait_ms, wire.MAX_WAIT_MS) / 1000)
-            if self._sessions.get(peer) is not session:
-                return wire.encode_response(FetchResponse(session_error=True), [])
+        if self._sessions.get(session.node_id) is not session:
+            return _START_OVER
         results, records = await self._collect(session, min(request.max_bytes, wire.MAX_RESPONSE_BYTES))
         return wire.encode_response(FetchResponse(results=results), records)
 
-    async def report(self, peer: int, payload: bytes) -> list[Buffer]:
+    def report(self, peer: int, payload: bytes) -> list[Buffer]:
         """Takes news while the follower's fetch waits. What they lead to is told by that fetch."""
         session = self._accept(peer, wire.decode_request(payload))
-        if session is not None and (session.results or session.ready):
+        if session is None:
+            return _START_OVER
+        if session.results or session.ready:
             session.wake()
-        return wire.encode_response(FetchResponse(session_error=session is None), [])
+        return _NOTED
 
     def forget(self, peer: int) -> None:
         """A follower is gone."""

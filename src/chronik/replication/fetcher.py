@@ -29,7 +29,8 @@ SLOT_RETRY_S = 0.1
 log = structlog.get_logger()
 
 Item = TypeVar("Item")
-Handler = Callable[[int, bytes], Awaitable[bytes | list[Buffer]]]
+Answer = bytes | list[Buffer]
+Handler = Callable[[int, bytes], Answer | Awaitable[Answer]]
 
 
 class DataTransport(Protocol):

@@ -76,9 +76,9 @@ async def test_an_idle_session_carries_no_partitions(nodes: Nodes) -> None:
     seen: list[wire.FetchRequest] = []
     original = nodes.wires.handlers[1, wire.FETCH]
 
-    async def spy(peer: int, payload: bytes) -> object:
+    def spy(peer: int, payload: bytes) -> object:
         seen.append(wire.decode_request(payload))
-        return await original(peer, payload)
+        return original(peer, payload)
 
     nodes.wires.handlers[1, wire.FETCH] = spy
     await settle(lambda: any(request.sequence > 1 for request in seen), "a session goes on")
