@@ -10,7 +10,8 @@ A message is a ``Message`` subclass whose annotations carry everything the compi
 
 Rules that hold for every message:
 
-- The default is Kafka's default. Encoding a version that lacks a field drops the field's value without complaint.
+- The default is Kafka's default, except that a nullable name or message that means "none" is null and not "". Encoding
+  a version that lacks a field drops the field's value without complaint.
 - A *tagged* struct is ``None`` when it is absent (with ``nullable=`` it has Kafka's presence byte as well); every other
   tagged field takes its default when it is absent, and a tagged field that has its default value is not written.
 - Tagged fields this release does not know are kept in ``unknown_tags`` and written back in flexible versions.

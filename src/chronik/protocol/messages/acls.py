@@ -1,4 +1,8 @@
-"""DescribeAcls, CreateAcls, DeleteAcls."""
+"""DescribeAcls, CreateAcls, DeleteAcls: versions 0 to 3.
+
+Version 1 brings pattern types (literal, prefixed); before it every pattern is literal, which is the default here.
+A null filter matches anything.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -12,10 +16,10 @@ class DescribeAclsRequest(Message):
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_ACLS
 
     resource_type_filter: Int8 = 0
-    resource_name_filter: String | None = ""
+    resource_name_filter: String | None = None
     pattern_type_filter: Annotated[Int8, V("1+")] = 3
-    principal_filter: String | None = ""
-    host_filter: String | None = ""
+    principal_filter: String | None = None
+    host_filter: String | None = None
     operation: Int8 = 0
     permission_type: Int8 = 0
 
@@ -39,7 +43,7 @@ class DescribeAclsResponse(Message):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     resources: list[DescribeAclsResource] = []
 
 
@@ -61,7 +65,7 @@ class CreateAclsRequest(Message):
 
 class AclCreationResult(Message):
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
 
 
 class CreateAclsResponse(Message):
@@ -73,10 +77,10 @@ class CreateAclsResponse(Message):
 
 class DeleteAclsFilter(Message):
     resource_type_filter: Int8 = 0
-    resource_name_filter: String | None = ""
+    resource_name_filter: String | None = None
     pattern_type_filter: Annotated[Int8, V("1+")] = 3
-    principal_filter: String | None = ""
-    host_filter: String | None = ""
+    principal_filter: String | None = None
+    host_filter: String | None = None
     operation: Int8 = 0
     permission_type: Int8 = 0
 
@@ -89,7 +93,7 @@ class DeleteAclsRequest(Message):
 
 class DeleteAclsMatchingAcl(Message):
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     resource_type: Int8 = 0
     resource_name: String = ""
     pattern_type: Annotated[Int8, V("1+")] = 3
@@ -101,7 +105,7 @@ class DeleteAclsMatchingAcl(Message):
 
 class DeleteAclsFilterResult(Message):
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     matching_acls: list[DeleteAclsMatchingAcl] = []
 
 

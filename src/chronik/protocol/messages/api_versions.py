@@ -1,4 +1,8 @@
-"""ApiVersions."""
+"""ApiVersions: versions 0 to 4.
+
+The first request of most clients. Its response has the oldest header for ever (see `codec`), and a request in a version
+we do not know is answered in version 0.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

@@ -1,4 +1,4 @@
-"""UpdateFeatures, DescribeCluster, UnregisterBroker."""
+"""UpdateFeatures (versions 0 to 2), DescribeCluster (0 to 2), UnregisterBroker (0)."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -26,7 +26,7 @@ class UpdateFeaturesRequest(Message):
 class UpdatableFeatureResult(Message):
     feature: String = ""
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
 
 
 class UpdateFeaturesResponse(Message):
@@ -34,7 +34,7 @@ class UpdateFeaturesResponse(Message):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     results: Annotated[list[UpdatableFeatureResult], V("0-1")] = []
 
 
@@ -78,4 +78,4 @@ class UnregisterBrokerResponse(Message):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None

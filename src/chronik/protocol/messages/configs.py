@@ -1,4 +1,7 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources."""
+"""DescribeConfigs (versions 0 to 4), AlterConfigs (0 to 2), IncrementalAlterConfigs and ListConfigResources (0 to 1).
+
+Kafka called ListConfigResources ListClientMetricsResources while it had version 0 only.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -37,12 +40,12 @@ class DescribeConfigsResourceResult(Message):
     is_sensitive: Bool = False
     synonyms: Annotated[list[DescribeConfigsSynonym], V("1+")] = []
     config_type: Annotated[Int8, V("3+")] = 0
-    documentation: Annotated[String | None, V("3+")] = ""
+    documentation: Annotated[String | None, V("3+")] = None
 
 
 class DescribeConfigsResult(Message):
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     resource_type: Int8 = 0
     resource_name: String = ""
     configs: list[DescribeConfigsResourceResult] = []
@@ -75,7 +78,7 @@ class AlterConfigsRequest(Message):
 
 class AlterConfigsResourceResponse(Message):
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     resource_type: Int8 = 0
     resource_name: String = ""
 

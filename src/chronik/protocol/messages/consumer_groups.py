@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, ConsumerGroupDescribe."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe, versions 0 to 1: the group protocol of KIP-848."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

@@ -1,4 +1,7 @@
-"""FindCoordinator."""
+"""FindCoordinator: versions 0 to 6.
+
+Version 4 asks for many keys at once; before it there is one key in, and one coordinator out, at the top level.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -22,7 +25,7 @@ class Coordinator(Message):
     host: String = ""
     port: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
 
 
 class FindCoordinatorResponse(Message):
@@ -30,7 +33,7 @@ class FindCoordinatorResponse(Message):
 
     throttle_time_ms: Annotated[Int32, V("1+")] = 0
     error_code: Annotated[Int16, V("0-3")] = 0
-    error_message: Annotated[String | None, V("1-3")] = ""
+    error_message: Annotated[String | None, V("1-3")] = None
     node_id: Annotated[Int32, V("0-3")] = 0
     host: Annotated[String, V("0-3")] = ""
     port: Annotated[Int32, V("0-3")] = 0

@@ -1,4 +1,4 @@
-"""DeleteRecords."""
+"""DeleteRecords: versions 0 to 2."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

@@ -1,4 +1,4 @@
-"""ElectLeaders."""
+"""ElectLeaders: versions 0 to 2. Null topic partitions mean all of them."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -24,7 +24,7 @@ class ElectLeadersRequest(Message):
 class PartitionResult(Message):
     partition_id: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
 
 
 class ReplicaElectionResult(Message):

@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups."""
+"""DescribeGroups (versions 0 to 6), ListGroups (0 to 5), DeleteGroups (0 to 2)."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

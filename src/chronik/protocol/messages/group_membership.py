@@ -1,4 +1,4 @@
-"""JoinGroup, Heartbeat, LeaveGroup, SyncGroup."""
+"""JoinGroup (versions 0 to 9), Heartbeat (0 to 4), LeaveGroup (0 to 5), SyncGroup (0 to 5): the classic protocol."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -78,7 +78,7 @@ class LeaveGroupRequest(Message):
 
 class MemberResponse(Message):
     member_id: String = ""
-    group_instance_id: String | None = ""
+    group_instance_id: String | None = None
     error_code: Int16 = 0
 
 

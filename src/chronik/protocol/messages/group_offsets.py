@@ -1,4 +1,7 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete."""
+"""OffsetCommit (versions 0 to 10), OffsetFetch (0 to 10), OffsetDelete (0).
+
+OffsetFetch 8 asks for many groups at once; version 10 of both commit and fetch goes by topic id.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

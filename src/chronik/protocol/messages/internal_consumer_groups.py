@@ -1,4 +1,7 @@
-"""internal_consumer_groups"""
+"""Records that KIP-848 consumer groups keep in `__consumer_offsets`.
+
+The record key begins with an int16 that says what the record is; here it is the one version of each key class.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -67,14 +70,14 @@ class ConsumerGroupMemberMetadataValue(Message):
     VERSIONS: ClassVar[str] = "0"
     FLEXIBLE: ClassVar[str] = "0+"
 
-    instance_id: String | None = ""
-    rack_id: String | None = ""
+    instance_id: String | None = None
+    rack_id: String | None = None
     client_id: String = ""
     client_host: String = ""
     subscribed_topic_names: list[String] = []
-    subscribed_topic_regex: String | None = ""
+    subscribed_topic_regex: String | None = None
     rebalance_timeout_ms: Int32 = -1
-    server_assignor: String | None = ""
+    server_assignor: String | None = None
     classic_member_metadata: Annotated[ClassicMemberMetadata | None, V("0+", nullable="0+", tag=0)] = None
 
 
@@ -126,3 +129,19 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
     state: Int8 = 0
     assigned_partitions: list[TopicPartitions] = []
     partitions_pending_revocation: list[TopicPartitions] = []
+
+
+class ConsumerGroupRegularExpressionKey(Message):
+    VERSIONS: ClassVar[str] = "16"
+
+    group_id: String = ""
+    regular_expression: String = ""
+
+
+class ConsumerGroupRegularExpressionValue(Message):
+    VERSIONS: ClassVar[str] = "0"
+    FLEXIBLE: ClassVar[str] = "0+"
+
+    topics: list[String] = []
+    version: Int64 = 0
+    timestamp: Int64 = 0

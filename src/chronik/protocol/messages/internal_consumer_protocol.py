@@ -1,4 +1,8 @@
-"""internal_consumer_protocol"""
+"""What consumers of the classic protocol put into JoinGroup and SyncGroup: subscription and assignment.
+
+Both begin with an int16 version. Read a newer version than is known here as the newest known one, and allow trailing
+bytes: fields are only ever added at the end.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

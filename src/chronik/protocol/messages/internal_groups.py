@@ -1,4 +1,4 @@
-"""internal_groups"""
+"""Records that classic groups keep in `__consumer_offsets`. A key of version 2 is a group."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -30,7 +30,7 @@ class GroupMetadataValue(Message):
 
     protocol_type: String = ""
     generation: Int32 = 0
-    protocol: String | None = ""
-    leader: String | None = ""
+    protocol: String | None = None
+    leader: String | None = None
     current_state_timestamp: Annotated[Int64, V("2+")] = -1
     members: list[MemberMetadata] = []

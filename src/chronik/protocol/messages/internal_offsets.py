@@ -1,4 +1,4 @@
-"""internal_offsets"""
+"""Records of committed offsets in `__consumer_offsets`. Keys of version 0 and 1 are offsets, and are written as 1."""
 
 from typing import Annotated, ClassVar
 

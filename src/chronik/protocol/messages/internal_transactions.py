@@ -1,4 +1,4 @@
-"""internal_transactions"""
+"""Records of the transaction coordinator in `__transaction_state`."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

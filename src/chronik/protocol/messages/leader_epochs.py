@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch."""
+"""OffsetForLeaderEpoch: versions 0 to 4."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

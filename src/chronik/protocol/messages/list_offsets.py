@@ -1,4 +1,7 @@
-"""ListOffsets."""
+"""ListOffsets: versions 0 to 11.
+
+Version 0 asks for up to `max_num_offsets` offsets before a time and gets a list of them (`old_style_offsets`).
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs, DescribeLogDirs."""
+"""AlterReplicaLogDirs (versions 0 to 2), DescribeLogDirs (0 to 5)."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

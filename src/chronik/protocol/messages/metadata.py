@@ -1,4 +1,8 @@
-"""Metadata."""
+"""Metadata: versions 0 to 13.
+
+In version 0 an empty list of topics asks for all; from version 1 null does, and empty asks for none. Topic ids come
+with version 10.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

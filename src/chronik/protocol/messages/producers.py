@@ -1,4 +1,4 @@
-"""InitProducerId, DescribeProducers."""
+"""InitProducerId (versions 0 to 6), DescribeProducers (0)."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -11,7 +11,7 @@ from chronik.protocol.wire import Bool, Int16, Int32, Int64, Message, String, V
 class InitProducerIdRequest(Message):
     API: ClassVar[ApiKey] = ApiKey.INIT_PRODUCER_ID
 
-    transactional_id: String | None = ""
+    transactional_id: String | None = None
     transaction_timeout_ms: Int32 = 0
     producer_id: Annotated[Int64, V("3+")] = -1
     producer_epoch: Annotated[Int16, V("3+")] = -1

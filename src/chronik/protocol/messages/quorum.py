@@ -1,4 +1,4 @@
-"""DescribeQuorum."""
+"""DescribeQuorum: versions 0 to 2."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -34,7 +34,7 @@ class ReplicaState(Message):
 class DescribedQuorumPartition(Message):
     partition_index: Int32 = 0
     error_code: Int16 = 0
-    error_message: Annotated[String | None, V("2+")] = ""
+    error_message: Annotated[String | None, V("2+")] = None
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
     high_watermark: Int64 = 0
@@ -62,6 +62,6 @@ class DescribeQuorumResponse(Message):
     API: ClassVar[ApiKey] = ApiKey.DESCRIBE_QUORUM
 
     error_code: Int16 = 0
-    error_message: Annotated[String | None, V("2+")] = ""
+    error_message: Annotated[String | None, V("2+")] = None
     topics: list[DescribedQuorumTopic] = []
     nodes: Annotated[list[Node], V("2+")] = []

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas, AlterClientQuotas."""
+"""DescribeClientQuotas and AlterClientQuotas: versions 0 to 1."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -41,7 +41,7 @@ class DescribeClientQuotasResponse(Message):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     entries: list[DescribedQuotaEntry] | None = []
 
 
@@ -75,7 +75,7 @@ class AlteredQuotaEntity(Message):
 
 class AlteredQuotaEntry(Message):
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     entity: list[AlteredQuotaEntity] = []
 
 

@@ -1,4 +1,7 @@
-"""AlterPartitionReassignments, ListPartitionReassignments."""
+"""AlterPartitionReassignments (versions 0 to 1), ListPartitionReassignments (0).
+
+Null replicas cancel a reassignment.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -29,7 +32,7 @@ class AlterPartitionReassignmentsRequest(Message):
 class ReassignablePartitionResponse(Message):
     partition_index: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
 
 
 class ReassignableTopicResponse(Message):
@@ -43,7 +46,7 @@ class AlterPartitionReassignmentsResponse(Message):
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[Bool, V("1+")] = True
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     responses: list[ReassignableTopicResponse] = []
 
 
@@ -76,5 +79,5 @@ class ListPartitionReassignmentsResponse(Message):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     topics: list[OngoingTopicReassignment] = []

@@ -1,4 +1,7 @@
-"""SaslHandshake, SaslAuthenticate."""
+"""SaslHandshake (versions 0 to 1), SaslAuthenticate (0 to 2).
+
+After handshake version 0 the tokens follow without any Kafka header; after version 1 they travel in SaslAuthenticate.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -31,6 +34,6 @@ class SaslAuthenticateResponse(Message):
     API: ClassVar[ApiKey] = ApiKey.SASL_AUTHENTICATE
 
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     auth_bytes: Bytes = b""
     session_lifetime_ms: Annotated[Int64, V("1+")] = 0

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials, AlterUserScramCredentials."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials: version 0."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -26,7 +26,7 @@ class CredentialInfo(Message):
 class DescribedScramUser(Message):
     user: String = ""
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     credential_infos: list[CredentialInfo] = []
 
 
@@ -35,7 +35,7 @@ class DescribeUserScramCredentialsResponse(Message):
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
     results: list[DescribedScramUser] = []
 
 
@@ -62,7 +62,7 @@ class AlterUserScramCredentialsRequest(Message):
 class AlteredScramUser(Message):
     user: String = ""
     error_code: Int16 = 0
-    error_message: String | None = ""
+    error_message: String | None = None
 
 
 class AlterUserScramCredentialsResponse(Message):

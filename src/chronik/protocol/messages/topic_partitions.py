@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions."""
+"""DescribeTopicPartitions: version 0. Metadata of topics in pages, with a cursor."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

@@ -1,4 +1,7 @@
-"""CreateTopics, DeleteTopics, CreatePartitions."""
+"""CreateTopics (versions 0 to 7), DeleteTopics (0 to 6), CreatePartitions (0 to 3).
+
+DeleteTopics 6 names a topic or gives its id, one per entry; before it there is a plain list of names.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -46,7 +49,7 @@ class CreatableTopicResult(Message):
     name: String = ""
     topic_id: Annotated[Uuid, V("7+")] = ZERO_UUID
     error_code: Int16 = 0
-    error_message: Annotated[String | None, V("1+")] = ""
+    error_message: Annotated[String | None, V("1+")] = None
     topic_config_error_code: Annotated[Int16, V("5+", tag=0)] = 0
     num_partitions: Annotated[Int32, V("5+")] = -1
     replication_factor: Annotated[Int16, V("5+")] = -1

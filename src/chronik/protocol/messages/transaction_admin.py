@@ -1,4 +1,4 @@
-"""DescribeTransactions, ListTransactions."""
+"""DescribeTransactions (version 0), ListTransactions (0 to 2)."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 

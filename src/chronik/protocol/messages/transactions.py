@@ -1,4 +1,8 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit."""
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit.
+
+AddPartitionsToTxn 4 carries many transactions at once and is spoken between brokers; clients use 0 to 3. Versions 5 of
+EndTxn and TxnOffsetCommit belong to the transaction protocol of KIP-890.
+"""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
