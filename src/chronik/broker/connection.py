@@ -100,8 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         "_held",
         "_limits",
         "_listener",
-        "_ready_bytes",
         "_reading",
+        "_ready_bytes",
         "_scratch",
         "_slots",
         "_transport",
@@ -239,9 +239,9 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         self._resume()
 
-    def refuse(self, reason: str, **details: object) -> None:
+    def refuse(self, what: str, **details: object) -> None:
         """Close the connection for what the client did, with one rate-limited line that says why."""
-        self._listener.refusals.say(reason, client=self.peer, **details)
+        self._listener.refusals.say(what, client=self.peer, **details)
         self.close()
 
     def close(self) -> None:

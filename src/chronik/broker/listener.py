@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl as tls
+from contextlib import suppress
 
 import structlog
 
@@ -39,6 +40,7 @@ class Listener:
         self.scratch = Scratch()
         self.connections: set[Connection] = set()
         self._per_ip: dict[str, int] = {}
+        self._all_gone = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
@@ -64,9 +66,10 @@ class Listener:
             self._server.close()
         for connection in list(self.connections):
             connection.close()
-        deadline = self._loop.time() + grace_s
-        while self.connections and self._loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        self._all_gone.clear()
+        if self.connections and grace_s > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_gone.wait(), grace_s)
         for connection in list(self.connections):
             connection.abort()
 
@@ -99,6 +102,8 @@ class Listener:
             self._per_ip[host] = left
         else:
             del self._per_ip[host]
+        if not self.connections:
+            self._all_gone.set()
         if self.debug:
             log.debug("a connection is closed", client=connection.peer)
 

@@ -27,23 +27,23 @@ class Refusals:
         self._windows: dict[str, _Window] = {}
         self.total = 0
 
-    def say(self, reason: str, **details: object) -> bool:
+    def say(self, what: str, **details: object) -> bool:
         """Log one refusal. Returns whether a line was written."""
         self.total += 1
         now = self._clock()
-        window = self._windows.get(reason)
+        window = self._windows.get(what)
         if window is None or now - window.started >= WINDOW_S:
             suppressed = window.suppressed if window is not None else 0
             if window is None and len(self._windows) >= REASONS_MAX:
                 self._windows.clear()
-            window = self._windows[reason] = _Window(now)
+            window = self._windows[what] = _Window(now)
             if suppressed:
                 details["similar_lines_left_out"] = suppressed
         if window.lines >= LINES_PER_WINDOW_MAX:
             window.suppressed += 1
             return False
         window.lines += 1
-        log.warning(reason, **details)
+        log.warning(what, **details)
         return True
 
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import structlog
-from unit.broker.wire_client import WireClient, eventually
 
 from chronik.broker.connection import Connection, Slot
 from chronik.broker.limits import SCRATCH_BYTES, BrokerLimits
 from chronik.broker.listener import Listener
+from unit.broker.wire_client import WireClient, eventually
 
 
 class ScriptedDispatcher:

@@ -1,0 +1,304 @@
+"""Produce, v0–v13: takes record batches into the logs of the partitions this node leads.
+
+Versions 0–2 carry message sets of magic 0 and 1, which are stored as batches of magic 2. From version 13 on topics
+are named by id. A batch is stored as it came, except where its topic has a `compression.type` of its own, is
+compacted (every record needs a key) or the batch is in an old format: then its records are decoded off the loop, and
+later requests of the same connection wait, so that order is kept.
+
+acks: 0 gets no response at all, and an error closes the connection; 1 is answered after the append; -1 (all) when the
+in-sync replicas have it, or with REQUEST_TIMED_OUT. The append itself happens before this handler returns, so a
+producer's pipelined requests are in the log in order while their answers wait.
+
+Deliberate gaps: `record_errors` stays empty, the error message says which record it was; nothing is throttled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from chronik.broker.context import PendingResponse, RequestContext
+from chronik.broker.handlers.leader_hints import current_leader, is_about_leadership
+from chronik.broker.handlers.record_preparation import Prepared, convert, prepare
+from chronik.metadata.model import INTERNAL_TOPICS
+from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from chronik.metadata.model import TopicInfo
+    from chronik.metadata.topic_settings import TopicSettings
+    from chronik.replication.partition import Partition
+
+log = structlog.get_logger(__name__)
+
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+ADMIN_CLIENT_ID = "__admin_client"
+"""The client id whose writes to internal topics are let through, as in Kafka."""
+
+Answer = ProduceResponse | PendingResponse | Coroutine[Any, Any, ProduceResponse | None] | None
+
+
+def produce(request: ProduceRequest, ctx: RequestContext) -> Answer:
+    """Append every partition's batch, then answer as `acks` asks."""
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
+    run = _ProduceRun(request, ctx)
+    if run.prepare_all():
+        run.append_all()
+        return run.answer()
+    run.keep_records()
+    return run.convert_and_answer()
+
+
+def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None:
+    """The same error for every partition; nothing at all where the client does not listen."""
+    if request.acks == ACKS_NONE:
+        return None
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=data.index, error_code=error.code, base_offset=-1, error_message=error.message
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+class _Item:
+    """One partition of the request that has passed its checks."""
+
+    __slots__ = ("answer", "partition", "prepared", "settings")
+
+    def __init__(
+        self, answer: PartitionProduceResponse, partition: Partition, prepared: Prepared, settings: TopicSettings
+    ) -> None:
+        self.answer = answer
+        self.partition = partition
+        self.prepared = prepared
+        self.settings = settings
+
+
+class _ProduceRun:
+    """One produce request on its way: what each partition answers, and which of them still wait for replicas."""
+
+    __slots__ = ("_acks", "_ctx", "_items", "_now_ms", "_pending", "_request", "_response", "_timer", "_waits")
+
+    def __init__(self, request: ProduceRequest, ctx: RequestContext) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._acks = request.acks
+        self._now_ms = int(time.time() * 1000)
+        self._response = ProduceResponse()
+        self._items: list[_Item] = []
+        self._waits: dict[asyncio.Future[None], _Item] = {}
+        self._pending: PendingResponse | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- preparing ----------------------------------------------------------------------------------------------
+
+    def prepare_all(self) -> bool:
+        """Check every batch; false when one of them needs work that the loop must not do."""
+        services = self._ctx.services
+        version = self._ctx.api_version
+        inline = True
+        for topic_data in self._request.topic_data:
+            answers: list[PartitionProduceResponse] = []
+            self._response.responses.append(
+                TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=answers)
+            )
+            topic: TopicInfo | KafkaError = self._find_topic(topic_data)
+            for data in topic_data.partition_data:
+                answer = PartitionProduceResponse(index=data.index)
+                answers.append(answer)
+                if isinstance(topic, KafkaError):
+                    self._refuse(answer, topic, "")
+                    continue
+                try:
+                    partition = services.replicas.partition(topic.name, data.index)
+                    settings = services.configs.topic_settings(topic.name)
+                    prepared = prepare(data.records, settings, version, self._now_ms)
+                except KafkaError as error:
+                    self._refuse(answer, error, topic.name)
+                    continue
+                if prepared.conversion:
+                    inline = False
+                self._items.append(_Item(answer, partition, prepared, settings))
+        return inline
+
+    def _find_topic(self, data: TopicProduceData) -> TopicInfo | KafkaError:
+        image = self._ctx.services.store.image
+        if self._ctx.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            topic = image.topics_by_id.get(data.topic_id)
+            if topic is None:
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+        else:
+            topic = image.topics.get(data.name)
+            if topic is None:
+                return KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+                )
+        if topic.name in INTERNAL_TOPICS and self._ctx.client_id != ADMIN_CLIENT_ID:
+            return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic.name}")
+        return topic
+
+    def keep_records(self) -> None:
+        """Copy what was sent: views of the frame do not outlive the handler's return."""
+        for item in self._items:
+            item.prepared.data = memoryview(bytearray(item.prepared.data))
+
+    async def convert_and_answer(self) -> ProduceResponse | None:
+        """The slow way: convert on a thread what needs it, then append and answer as usual."""
+        loop = asyncio.get_running_loop()
+        version = self._ctx.api_version
+        ready: list[_Item] = []
+        for item in self._items:
+            prepared = item.prepared
+            if prepared.conversion:
+                try:
+                    made, prepared.batches = await loop.run_in_executor(
+                        self._ctx.services.executor, convert, prepared.data, item.settings, version, self._now_ms
+                    )
+                    prepared.data = memoryview(made)
+                except KafkaError as error:
+                    self._refuse(item.answer, error, item.partition.topic)
+                    continue
+            ready.append(item)
+        self._items = ready
+        self.append_all()
+        answer = self.answer()
+        if not isinstance(answer, PendingResponse):
+            return answer
+        finished: asyncio.Future[Any] = loop.create_future()
+        answer.attach(finished.set_result)
+        response: ProduceResponse | None = await finished
+        return response
+
+    # --- appending ----------------------------------------------------------------------------------------------
+
+    def append_all(self) -> None:
+        """Append what passed its checks; an error stays with its partition."""
+        appended: list[_Item] = []
+        metrics = self._ctx.services.metrics
+        for item in self._items:
+            prepared, partition, answer = item.prepared, item.partition, item.answer
+            try:
+                info = partition.append(
+                    prepared.data, required_acks=self._acks, now_ms=self._now_ms, batches=prepared.batches
+                )
+            except KafkaError as error:
+                self._refuse(answer, error, partition.topic)
+                continue
+            except Exception as error:
+                log.error(
+                    "an append failed unexpectedly", topic=partition.topic, partition=partition.index, exc_info=error
+                )
+                unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The append failed; the broker's log says why.")
+                self._refuse(answer, unknown, partition.topic)
+                continue
+            metrics.produce_bytes += len(prepared.data)
+            answer.base_offset = info.base_offset
+            answer.log_start_offset = info.log_start_offset
+            if item.settings.log_append_time:
+                answer.log_append_time_ms = self._now_ms
+            if self._acks == ACKS_ALL:
+                committed = partition.committed(info.last_offset + 1)
+                if committed is not None:
+                    self._waits[committed] = item
+            appended.append(item)
+        self._items = appended
+
+    # --- answering ----------------------------------------------------------------------------------------------
+
+    def answer(self) -> ProduceResponse | PendingResponse | None:
+        """Now, later, or not at all."""
+        if self._acks == ACKS_NONE:
+            if self._ctx.outcome:
+                self._close_for_errors()
+            return None
+        if not self._waits:
+            return self._response
+        self._pending = PendingResponse()
+        timeout_s = max(0, self._request.timeout_ms) / 1000
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._timed_out)
+        for committed in self._waits:
+            committed.add_done_callback(self._committed)
+        return self._pending
+
+    def _committed(self, future: asyncio.Future[None]) -> None:
+        item = self._waits.pop(future, None)
+        if item is None:
+            return
+        error = future.exception() if not future.cancelled() else asyncio.CancelledError()
+        if error is not None:
+            known = error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+            self._refuse(item.answer, known, item.partition.topic)
+        if not self._waits:
+            self._finish()
+
+    def _timed_out(self) -> None:
+        waits, self._waits = self._waits, {}
+        for committed, item in waits.items():
+            committed.cancel()
+            error = KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, "The replicas did not confirm the write within the request's timeout."
+            )
+            self._refuse(item.answer, error, item.partition.topic)
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        assert self._pending is not None
+        self._pending.finish(self._response)
+
+    def _refuse(self, answer: PartitionProduceResponse, error: KafkaError, topic: str) -> None:
+        self._ctx.outcome = error.code
+        answer.error_code = error.code
+        answer.error_message = error.message
+        answer.base_offset = -1
+        answer.log_start_offset = -1
+        answer.log_append_time_ms = -1
+        if is_about_leadership(error.code):
+            hint = current_leader(self._ctx.services.store.image, topic, answer.index)
+            if hint is not None:
+                leader, epoch, broker = hint
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+                endpoints = self._response.node_endpoints
+                if broker is not None and all(endpoint.node_id != leader for endpoint in endpoints):
+                    endpoints.append(NodeEndpoint(node_id=leader, host=broker.host, port=broker.port, rack=broker.rack))
+
+    def _close_for_errors(self) -> None:
+        first = next(
+            (topic, answer)
+            for topic in self._response.responses
+            for answer in topic.partition_responses
+            if answer.error_code
+        )
+        self._ctx.connection.refuse(
+            "closed a connection: a produce with acks=0 failed, which has no other way to be told",
+            topic=first[0].name,
+            partition=first[1].index,
+            error=ErrorCode(first[1].error_code).name,
+            reason=first[1].error_message,
+            client_id=self._ctx.client_id,
+        )

@@ -1,0 +1,57 @@
+"""Which APIs this broker serves, and where. The dispatch table is data: to serve an API, add a line and write the
+module.
+
+A line names the module under `handlers/` and, where one is needed, the coordinator without which the API is not served.
+The module defines, for an API called PRODUCE:
+
+    def produce(request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | PendingResponse | Coroutine | None
+    def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None
+
+What `produce` returns, or awaits to when it is `async def`:
+    a response          it is sent.
+    None                the client expects no response.
+    a PendingResponse   it is sent when it is finished; see context.py.
+    a coroutine         it runs as a task, and later requests of the connection wait for it. A plain `def` may return
+                        one for its slow cases. Note that record views die when a plain `def` returns (connection.py,
+                        Rule 2): copy first. For an `async def` the router has copied the frame.
+`produce_failed` makes the response for an error that hit the request as a whole: an exception of the handler, or a
+KafkaError that it raised. It must never carry error 0. None closes the connection.
+
+Modules are imported on the first request, so a table with eighty APIs costs nothing at start-up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chronik.protocol.api import ApiKey
+
+
+class ServedApi(NamedTuple):
+    """One line of the dispatch table."""
+
+    key: ApiKey
+    module: str
+    needs: str | None = None  # the coordinator that must be there
+
+
+SERVED_APIS: tuple[ServedApi, ...] = (
+    ServedApi(ApiKey.PRODUCE, "produce"),
+    ServedApi(ApiKey.FETCH, "fetch"),
+    ServedApi(ApiKey.LIST_OFFSETS, "list_offsets"),
+    ServedApi(ApiKey.METADATA, "metadata"),
+    ServedApi(ApiKey.API_VERSIONS, "api_versions"),
+    ServedApi(ApiKey.CREATE_TOPICS, "create_topics"),
+    ServedApi(ApiKey.DELETE_TOPICS, "delete_topics"),
+    ServedApi(ApiKey.DELETE_RECORDS, "delete_records"),
+    ServedApi(ApiKey.INIT_PRODUCER_ID, "init_producer_id"),
+    ServedApi(ApiKey.OFFSET_FOR_LEADER_EPOCH, "offset_for_leader_epoch"),
+    ServedApi(ApiKey.DESCRIBE_CONFIGS, "describe_configs"),
+    ServedApi(ApiKey.ALTER_CONFIGS, "alter_configs"),
+    ServedApi(ApiKey.DESCRIBE_LOG_DIRS, "describe_log_dirs"),
+    ServedApi(ApiKey.CREATE_PARTITIONS, "create_partitions"),
+    ServedApi(ApiKey.INCREMENTAL_ALTER_CONFIGS, "alter_configs"),
+    ServedApi(ApiKey.DESCRIBE_CLUSTER, "describe_cluster"),
+    ServedApi(ApiKey.LIST_CONFIG_RESOURCES, "describe_configs"),
+    ServedApi(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "describe_topic_partitions"),
+)
