@@ -1,12 +1,18 @@
-"""Quiet logs for the tests of consensus IO, unless a test captures them."""
+"""The tests of consensus IO run on the event loop that nodes run on, with quiet logs unless a test captures them."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import structlog
+import uvloop
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(autouse=True)
