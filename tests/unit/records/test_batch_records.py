@@ -187,6 +187,11 @@ def test_the_honest_record_of_the_liars_is_readable() -> None:
 
 
 def test_a_count_beyond_what_the_bytes_can_hold_is_refused() -> None:
-    with pytest.raises(KafkaError) as caught:
+    with pytest.raises(KafkaError, match="holds only") as caught:
         read_records(lying_batch(HONEST, count=2**30))
     assert caught.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_a_varint_is_not_read_beyond_ten_bytes_because_endless_ones_would_take_quadratic_time() -> None:
+    with pytest.raises(KafkaError, match="ten bytes"):
+        read_varint(b"\xff" * 100_000, 0)

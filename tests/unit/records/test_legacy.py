@@ -125,6 +125,15 @@ def test_log_append_time_is_told_to_readers_of_magic_1(codec: Compression) -> No
     assert [row[1] for row in read_with_kafka_python(downconvert(batch, 1))] == [777, 777]
 
 
+def test_a_wrapper_of_type_log_append_time_overrides_the_times_of_its_messages() -> None:
+    inner = bytearray()
+    for offset in (0, 1):
+        write_message(inner, 1, offset, 5 + offset, b"k", b"v", 0)
+    stamped = wrapper(1, inner, Compression.GZIP, offset=11, attributes=0x08)
+    assert [(r.offset, r.timestamp) for r in read_message_set(stamped)] == [(10, 1000), (11, 1000)]
+    assert [row[:2] for row in read_with_kafka_python(stamped)] == [(10, 1000), (11, 1000)]
+
+
 def test_a_wrapper_of_magic_1_carries_the_last_offset_and_relative_ones_inside() -> None:
     batch = build_batch(
         [Record(100 + i, i, b"k", b"v") for i in range(3)], base_offset=100, compression=Compression.GZIP
