@@ -3,9 +3,10 @@
 What makes it fast: neighbouring fixed-size fields, and the length prefix of whatever follows them, are read by one
 `struct` call; a one-byte varint costs one comparison; structs are built with positional arguments.
 
-What makes it safe: an array's length is compared with the bytes that are left before the array is built; a slice never
-reaches past the buffer; running past the end shows as `IndexError`, `struct.error` or a final position beyond `end`,
-all of which become `DecodeError`.
+What makes it safe: an array's length is compared with the bytes that are left before the array is built, and all arrays
+of a message share one limit of elements, because a Python object is far larger than the two bytes that can ask for it.
+A slice never reaches past the buffer. Running past the end shows as `IndexError`, `struct.error` or a final position
+beyond `end`, all of which become `DecodeError`.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,9 @@ from chronik.protocol.varint import read_tag, read_tag_count, read_unknown_tags,
 from chronik.protocol.wire import DecodeError, Message, Wire
 
 Decoder = Callable[[memoryview, int, int], tuple[Message, int]]
+
+MAX_ELEMENTS = 1_000_000
+"""Elements that all arrays of one message may have together: about 100 MB of objects."""
 
 
 def build_decoder(plan: StructPlan) -> Decoder:
@@ -37,7 +41,9 @@ def _beyond_end(label: str, pos: int, end: int) -> DecodeError:
     return DecodeError(f"{label} needs {pos - end} bytes more than it has")
 
 
-def _too_many(field: str, count: int, left: int) -> DecodeError:
+def _too_many(field: str, count: int, left: int, room: int) -> DecodeError:
+    if count > room:
+        return DecodeError(f"{field} says {count} elements; a message may have {MAX_ELEMENTS} in all its arrays")
     return DecodeError(f"{field} says {count} elements, which cannot be in the {max(left, 0)} bytes that are left")
 
 
@@ -63,6 +69,7 @@ class _DecoderWriter:
     def compile(self) -> object:
         out = self.out
         with out.block("def decode(b, p, e):"):
+            out.line(f"room = {MAX_ELEMENTS}")
             with out.block("try:"):
                 result = self.struct(self.plan)
             with out.block("except READ_ERRORS as cause:"):
@@ -219,7 +226,8 @@ class _DecoderWriter:
                 out.line(f"{count} -= 1")
             size = field.element_min_size(flexible)
             needed = count if size == 1 else f"{count} * {size}"
-            out.line(f"if {needed} > e - p: raise too_many({field.name!r}, {count}, e - p)")
+            out.line(f"if {needed} > e - p or {count} > room: raise too_many({field.name!r}, {count}, e - p, room)")
+            out.line(f"room -= {count}")
             wire = field.wire
             if wire is not None and wire.size and wire.name != "uuid":
                 out.line(f"{value} = list(unpack_from('>%d{wire.letter}' % {count}, b, p)); p += {needed}")
