@@ -65,17 +65,17 @@ def test_a_client_id_that_is_not_utf_8_is_refused() -> None:
         codec.decode_request_header(_frame("0003 0001 00000001 0002 c328"))
 
 
-@pytest.mark.parametrize("client_id", [None, "", "rdkafka", "клиент"])
 @pytest.mark.parametrize("key", sorted(APIS))
-def test_every_request_frame_is_read_back_by_the_other_side(key: int, client_id: str | None) -> None:
+def test_every_request_frame_is_read_back_by_the_other_side(key: int) -> None:
     cls = request_class(key)
     for version in range(APIS[key].min_version, APIS[key].max_version + 1):
-        data = b"".join(codec.encode_request(cls(), version, 77, client_id))
-        assert int.from_bytes(data[:4], "big") == len(data) - 4
-        header = codec.decode_request_header(memoryview(data)[4:])
-        assert (header.api_key, header.api_version, header.correlation_id) == (key, version, 77)
-        assert header.client_id == client_id
-        assert codec.decode(cls, version, header.body) == cls()
+        for client_id in (None, "", "клиент"):
+            data = b"".join(codec.encode_request(cls(), version, 77, client_id))
+            assert int.from_bytes(data[:4], "big") == len(data) - 4
+            header = codec.decode_request_header(memoryview(data)[4:])
+            assert (header.api_key, header.api_version, header.correlation_id) == (key, version, 77)
+            assert header.client_id == client_id
+            assert codec.decode(cls, version, header.body) == cls()
 
 
 @pytest.mark.parametrize("key", sorted(APIS))

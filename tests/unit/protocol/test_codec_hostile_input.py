@@ -12,9 +12,10 @@ from chronik.protocol.codec import DecodeError
 from chronik.protocol.decoder import MAX_ELEMENTS
 from chronik.protocol.messages.api_versions import ApiVersionsRequest
 from chronik.protocol.messages.fetch import FetchRequest
+from chronik.protocol.messages.group_offsets import OffsetFetchRequest
 from chronik.protocol.messages.metadata import MetadataRequest
 from chronik.protocol.messages.produce import ProduceRequest
-from chronik.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest
+from chronik.protocol.messages.topics import DeleteTopicsRequest
 from chronik.protocol.wire import Message
 from oracles.random_messages import MessageGenerator, every_message
 
@@ -126,10 +127,10 @@ def test_all_arrays_of_a_message_share_one_limit_of_elements() -> None:
     names = too_many.to_bytes(4, "big") + bytes(2 * too_many)
     with pytest.raises(DecodeError, match="a message may have 1000000 in all its arrays"):
         codec.decode(DeleteTopicsRequest, 1, names + bytes(4))
-    per_topic = MAX_ELEMENTS // 4
-    topic = bytes(2) + bytes(6) + per_topic.to_bytes(4, "big") + bytes(8 * per_topic) + bytes(4)
+    per_topic = MAX_ELEMENTS // 2
+    topic = bytes(2) + per_topic.to_bytes(4, "big") + bytes(4 * per_topic)
     with pytest.raises(DecodeError, match="a message may have 1000000 in all its arrays"):
-        codec.decode(CreateTopicsRequest, 1, (4).to_bytes(4, "big") + topic * 4 + bytes(5))
+        codec.decode(OffsetFetchRequest, 1, bytes(2) + (2).to_bytes(4, "big") + topic * 2)
 
 
 @pytest.mark.parametrize(
