@@ -1,0 +1,245 @@
+"""Writing down how far each log is: recovery points, high watermarks, log starts, epochs, producer snapshots.
+
+A recovery point promises that everything below it needs no scan: records, epochs, aborted transactions and producer
+state are on the disk. So the small files of a log are synced first, and the recovery points after them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import structlog
+
+from chronik.storage.checkpoints import (
+    CLEANER_POINTS,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    PartitionKey,
+    format_epochs,
+    write_offsets,
+)
+from chronik.storage.files import FileSystem
+from chronik.storage.group_commit import SYNC_EVERYTHING_FROM
+from chronik.storage.log_state import LogServices, LogState
+from chronik.storage.partition_log import PartitionLog
+from chronik.storage.producer_snapshot import encode_snapshot
+from chronik.storage.segment import SNAPSHOT_SUFFIX, segment_name
+
+SYNC_WAIT_S = 0.05
+SYNC_WAITS_MAX = 40
+"""A checkpoint waits this often for the syncs of the logs it covers; those that are slower are in the next one."""
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Capture:
+    """The state of one log at one moment, to be written on a thread."""
+
+    log: PartitionLog
+    offset: int
+    generation: int
+    epochs: bytes | None = None
+    snapshot: bytes | None = None
+    obsolete_snapshots: list[int] = field(default_factory=list)
+    to_sync: list[str] = field(default_factory=list)
+
+    def write(self, fs: FileSystem) -> tuple[list[str], list[str]]:
+        """On a thread: write the small files of the log; (paths to sync, those of them to rename after that)."""
+        directory = self.log.directory
+        paths = list(self.to_sync)
+        to_rename: list[str] = []
+        if self.epochs is not None:
+            # A checksum guards a snapshot, nothing guards this: it gets its name when its contents are on the disk.
+            to_rename.append(_write_new(fs, f"{directory}/{LEADER_EPOCHS}.tmp", self.epochs))
+        if self.snapshot is not None:
+            paths.append(_write_new(fs, f"{directory}/{segment_name(self.offset)}{SNAPSHOT_SUFFIX}", self.snapshot))
+        for offset in self.obsolete_snapshots:
+            fs.remove(f"{directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
+        return paths + to_rename, to_rename
+
+
+def _write_new(fs: FileSystem, path: str, data: bytes) -> str:
+    file = fs.open(path, create=True)
+    file.truncate(0)
+    file.write_at(0, data)
+    file.close()
+    return path
+
+
+class Checkpointer:
+    """Writes the checkpoints of all logs of a node."""
+
+    def __init__(self, services: LogServices, logs: Mapping[PartitionKey, PartitionLog], executor: Executor) -> None:
+        self._services = services
+        self._logs = logs
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._lowered: dict[PartitionKey, int] = {}
+        """Recovery points that a truncation lowered while a checkpoint was being written."""
+        services.lower_recovery_point = self._lower_recovery_point
+
+    async def run(self) -> None:
+        """Write one round of checkpoints, if anything changed. OSError is logged; the next round tries again."""
+        changed, self._services.changed = self._services.changed, set()
+        if not changed:
+            return
+        captures = [
+            self.capture(log)
+            for log in changed
+            if isinstance(log, PartitionLog) and self._logs.get((log.topic, log.partition)) is log
+        ]
+        captures = await self._wait_for_syncs(captures)
+        try:
+            await self.write(captures)
+        except OSError as error:
+            logger.error("checkpoints could not be written, a restart would take longer", error=str(error))
+            self._services.changed |= changed
+
+    def capture(self, log: PartitionLog) -> Capture:
+        """On the loop: what the small files of a log must say for a recovery point at its end."""
+        synced_mode = log.config.synced
+        capture = Capture(log, log.end_offset if synced_mode else log.flushed_offset, log.generation)
+        if not log.segments or log.failure is not None:
+            capture.offset = log.checkpointed_offset
+            return capture
+        if log.epochs_changed and log.epochs is not None:
+            capture.epochs = format_epochs(log.epochs.entries())
+            log.epochs_changed = False
+        try:
+            aborted = log.segments[-1].write_aborted(self._services.fs)
+            if aborted is not None:
+                capture.to_sync.append(aborted)
+        except OSError as error:
+            logger.warning("aborted transactions could not be written yet", log=repr(log), error=str(error))
+            capture.offset = log.checkpointed_offset
+            return capture
+        states = log.producer_states
+        newest = log.snapshot_offsets[-1] if log.snapshot_offsets else -1
+        if synced_mode and states is not None and states.changed_at >= newest and capture.offset > newest:
+            capture.snapshot = encode_snapshot(states)
+            # Snapshots at the base of a segment stay with it; of the others, the last one stays until this is safe.
+            bases = set(log.bases)
+            capture.obsolete_snapshots = [offset for offset in log.snapshot_offsets[:-1] if offset not in bases]
+        return capture
+
+    def capture_for_close(self, log: PartitionLog) -> Capture | None:
+        """As `capture`, for the last time: nothing is left to be found by walking. None when nothing changed."""
+        capture = self.capture(log)
+        unsynced = log.end_offset > log.flushed_offset
+        capture.offset = log.end_offset
+        for segment in log.segments:
+            if segment.index.pending or segment.time_index.pending:
+                capture.to_sync += segment.write_indexes(self._services.fs)
+        if unsynced:
+            capture.to_sync += [
+                segment.log_slot.path for segment in log.segments if segment.next_offset > log.flushed_offset
+            ]
+        states = log.producer_states
+        if states is not None and states.entries and capture.offset not in log.snapshot_offsets:
+            capture.snapshot = encode_snapshot(states)
+        if capture.epochs is None and capture.snapshot is None and not capture.to_sync:
+            return None if log.checkpointed_offset == log.end_offset else capture
+        return capture
+
+    async def _wait_for_syncs(self, captures: list[Capture]) -> list[Capture]:
+        for _ in range(SYNC_WAITS_MAX):
+            if all(capture.offset <= capture.log.flushed_offset for capture in captures):
+                return captures
+            await asyncio.sleep(SYNC_WAIT_S)
+        ready: list[Capture] = []
+        for capture in captures:
+            if capture.offset <= capture.log.flushed_offset:
+                ready.append(capture)
+            else:
+                capture.log.epochs_changed = capture.log.epochs_changed or capture.epochs is not None
+                self._services.changed.add(capture.log)
+        return ready
+
+    async def write(self, captures: list[Capture]) -> None:
+        """Write captured states and, after them, the checkpoints of all logs."""
+        points = self._recovery_points()
+        with self._lock:
+            for capture in captures:
+                key = (capture.log.topic, capture.log.partition)
+                self._lowered.pop(key, None)
+                points[key] = capture.offset
+        tables = self._tables()
+        await asyncio.wrap_future(self._executor.submit(self._write_all, captures, points, tables))
+        for capture in captures:
+            self._install(capture)
+
+    def _install(self, capture: Capture) -> None:
+        log = capture.log
+        if capture.generation != log.generation:
+            # Truncated meanwhile: the snapshot is of records that are gone, and the recovery point was lowered.
+            if capture.snapshot is not None and capture.offset > log.end_offset:
+                self._services.fs.remove(f"{log.directory}/{segment_name(capture.offset)}{SNAPSHOT_SUFFIX}")
+            self._services.changed.add(log)
+            return
+        log.checkpointed_offset = capture.offset
+        if capture.snapshot is not None:
+            gone = set(capture.obsolete_snapshots)
+            log.snapshot_offsets = [offset for offset in log.snapshot_offsets if offset not in gone]
+            log.snapshot_offsets.append(capture.offset)
+
+    def _recovery_points(self) -> dict[PartitionKey, int]:
+        return {key: log.checkpointed_offset for key, log in self._logs.items() if log.segments}
+
+    def _tables(self) -> list[tuple[str, dict[PartitionKey, int]]]:
+        """The other checkpoints: name and offsets. A log that has nothing to say is left out."""
+        logs = self._logs.items()
+        return [
+            (HIGH_WATERMARKS, {key: log.high_watermark for key, log in logs if log.high_watermark}),
+            (LOG_STARTS, {key: log.log_start_offset for key, log in logs if log.log_start_offset}),
+            (CLEANER_POINTS, {key: log.cleaned_to for key, log in logs if log.cleaned_to}),
+        ]
+
+    def _write_all(
+        self,
+        captures: Iterable[Capture],
+        points: dict[PartitionKey, int],
+        tables: list[tuple[str, dict[PartitionKey, int]]],
+    ) -> None:
+        """On a thread."""
+        fs, root = self._services.fs, self._services.root
+        paths: list[str] = []
+        renames: list[str] = []
+        directories: set[str] = set()
+        for capture in captures:
+            written, to_rename = capture.write(fs)
+            if written:
+                paths += written
+                renames += to_rename
+                directories.add(capture.log.directory)
+        together = len(paths) >= SYNC_EVERYTHING_FROM
+        if not (together and fs.sync_everything()):
+            for path in paths:
+                file = fs.open(path)
+                file.sync()
+                file.close()
+        for path in renames:
+            fs.rename(path, path.removesuffix(".tmp"))
+        if not (together and fs.sync_everything()):
+            for directory in directories:
+                fs.sync_directory(directory)
+        with self._lock:
+            for key, offset in self._lowered.items():
+                if key in points:
+                    points[key] = min(points[key], offset)
+            write_offsets(fs, f"{root}/{RECOVERY_POINTS}", points)
+        for name, offsets in tables:
+            write_offsets(fs, f"{root}/{name}", offsets)
+
+    def _lower_recovery_point(self, log: LogState, offset: int) -> None:
+        """On the loop, and waited for: bytes below the recovery point are about to be rewritten."""
+        with self._lock:
+            self._lowered[(log.topic, log.partition)] = offset
+            log.checkpointed_offset = offset
+            write_offsets(self._services.fs, f"{self._services.root}/{RECOVERY_POINTS}", self._recovery_points())

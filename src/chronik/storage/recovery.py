@@ -1,0 +1,344 @@
+"""Opening the folder of a partition: which segments it has, where it ends, what is sound. Blocking, runs on threads.
+
+After a clean stop nothing is scanned. After a crash only what lies after the recovery point is: everything below it was
+on the disk, with its epochs and producer state, before the recovery point was written.
+
+1. Above the recovery point a torn or wrong batch ends the log: it is cut to the last valid batch; later segments go.
+2. Below it, damage is reported and left where it is: reading it fails, reading around it works.
+3. Offsets ascend and leader epochs do not go back; a batch that breaks this is as wrong as a bad checksum.
+Memory is bounded by one chunk per thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import structlog
+
+from chronik.protocol.records import BatchInfo
+from chronik.storage.batch_walk import DamagedBatch, find_next_batch, header_at, walk
+from chronik.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
+from chronik.storage.epochs import EpochCache
+from chronik.storage.files import File, FileSystem, read_whole
+from chronik.storage.indexes import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+    offset_entry,
+    time_entries,
+    valid_offset_entries,
+)
+from chronik.storage.producers import CompletedTransaction, ProducerStates
+from chronik.storage.replay import aborted_entry, load_snapshot, replay
+from chronik.storage.segment import (
+    ABORTED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    segment_name,
+)
+
+INDEX_BYTES_MAX = 64 * 1024 * 1024
+
+NOTHING_TO_SCAN = (1 << 63) - 1
+"""The recovery point after a clean stop."""
+
+_SEGMENT_FILE = re.compile(r"^(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)$")
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class LoadRequest:
+    """What is known of a partition folder before it is opened."""
+
+    directory: str
+    recovery_point: int
+    """NOTHING_TO_SCAN after a clean stop."""
+    log_start_offset: int
+    index_interval_bytes: int
+    now_ms: int
+    on_scanned: Callable[[int], None] = lambda size: None
+    """Called with a number of bytes as they are checked."""
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """What the folder of a partition holds."""
+
+    topic_id: bytes | None = None
+    segments: list[Segment] = field(default_factory=list)
+    log_start_offset: int = 0
+    end_offset: int = 0
+    epochs: EpochCache = field(default_factory=EpochCache)
+    epochs_changed: bool = False
+    """The epochs differ from what is on file."""
+    producers: ProducerStates | None = None
+    snapshot_offsets: list[int] = field(default_factory=list)
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    damaged: list[str] = field(default_factory=list)
+    """Damage that could not be cut off, one sentence each."""
+
+
+def load_log(fs: FileSystem, request: LoadRequest) -> LoadedLog:
+    """Open a partition folder, recover it where necessary, and leave it synced. OSError when the disk fails."""
+    loaded = LoadedLog()
+    directory = request.directory
+    loaded.topic_id = read_topic_id(fs, f"{directory}/{PARTITION_METADATA}")
+    bases, snapshots, aborted = _sort_names(fs, directory)
+    loaded.snapshot_offsets = snapshots
+    segments = [_open_segment(fs, directory, base, base in aborted) for base in bases]
+    for segment, following in pairwise(segments):
+        segment.next_offset = following.base_offset
+    loaded.segments = segments
+    on_file = read_epochs(fs, f"{directory}/{LEADER_EPOCHS}")
+    loaded.epochs = EpochCache(on_file)
+    if segments:
+        _Recovery(fs, request, loaded).run()
+    loaded.epochs_changed = loaded.epochs.entries() != on_file
+    return loaded
+
+
+def _sort_names(fs: FileSystem, directory: str) -> tuple[list[int], list[int], set[int]]:
+    """Base offsets of the segments, offsets of the snapshots, segments with aborted transactions; clears leftovers."""
+    names = fs.names(directory)
+    bases: list[int] = []
+    snapshots: list[int] = []
+    aborted: set[int] = set()
+    others: list[tuple[int, str]] = []
+    for name in names:
+        match = _SEGMENT_FILE.match(name)
+        if match is None:
+            if name.endswith(".tmp"):
+                fs.remove(f"{directory}/{name}")
+            continue
+        offset, suffix = int(match[1]), match[2]
+        if suffix == LOG_SUFFIX:
+            bases.append(offset)
+        elif suffix == SNAPSHOT_SUFFIX:
+            snapshots.append(offset)
+        else:
+            others.append((offset, name))
+            if suffix == ABORTED_SUFFIX:
+                aborted.add(offset)
+    known = set(bases)
+    for offset, name in others:
+        if offset not in known:
+            fs.remove(f"{directory}/{name}")
+    return sorted(bases), sorted(snapshots), aborted
+
+
+def _open_segment(fs: FileSystem, directory: str, base_offset: int, has_aborted: bool) -> Segment:
+    """A segment as the disk has it, its indexes believed for now."""
+    segment = Segment(directory, base_offset)
+    segment.size = fs.size(segment.log_slot.path) or 0
+    segment.trusted_from = segment.size
+    segment.index = OffsetIndex((fs.size(f"{segment.path}{INDEX_SUFFIX}") or 0) // OFFSET_ENTRY_BYTES)
+    entries = (fs.size(f"{segment.path}{TIME_INDEX_SUFFIX}") or 0) // TIME_ENTRY_BYTES
+    segment.time_index = TimeIndex(entries)
+    if entries:
+        file = fs.open(f"{segment.path}{TIME_INDEX_SUFFIX}")
+        found = time_entries(file.read_at((entries - 1) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES))
+        timestamp, offset = found[-1] if found else (-1, -1)
+        segment.time_index = TimeIndex(entries, timestamp, offset)
+        segment.max_timestamp, segment.max_timestamp_offset = timestamp, base_offset + offset
+    segment.created_ms = fs.modified_ms(segment.log_slot.path)
+    if has_aborted:
+        segment.aborted_is_in_file()
+    return segment
+
+
+class _Recovery:
+    """The recovery of one log with segments."""
+
+    def __init__(self, fs: FileSystem, request: LoadRequest, loaded: LoadedLog) -> None:
+        self._fs = fs
+        self._request = request
+        self._loaded = loaded
+        self._epoch = -1
+        self._to_sync: list[str] = []
+
+    def run(self) -> None:
+        loaded, request = self._loaded, self._request
+        segments = loaded.segments
+        clean = request.recovery_point >= NOTHING_TO_SCAN
+        loaded.epochs.truncate_from_end(request.recovery_point)
+        index = 0
+        while index < len(segments):
+            segment = segments[index]
+            last = index == len(segments) - 1
+            needed = last or segment.next_offset > request.recovery_point or not segment.time_index.in_file
+            if needed and not self._recover(segment, last):
+                self._drop_after(index)
+            index += 1
+        loaded.end_offset = segments[-1].next_offset
+        loaded.log_start_offset = min(max(request.log_start_offset, segments[0].base_offset), loaded.end_offset)
+        loaded.epochs.truncate_from_end(loaded.end_offset)
+        self._load_producers(clean)
+        if self._to_sync:
+            self._sync()
+
+    def _recover(self, segment: Segment, last: bool) -> bool:
+        """Walk a segment from its last believable index entry to its end. False when it had to be cut."""
+        end = segment.size
+        limit = None if last else segment.next_offset
+        recovery_point = self._request.recovery_point
+        log = self._fs.open(segment.log_slot.path)
+        segment.skip_to_indexed(self._believe_indexes(segment, log))
+        check_crc = False
+        sound = True
+        while sound and segment.size < end:
+            try:
+                for batch in walk(log, segment.size, end, check_crc=check_crc):
+                    if not check_crc and batch.base_offset >= recovery_point:
+                        check_crc = True
+                        segment.trusted_from = segment.size
+                        break
+                    self._accept(segment, batch, limit, check_crc)
+            except DamagedBatch as damage:
+                sound = self._step_over(segment, log, end, limit, damage, check_crc)
+        if limit is not None and sound:
+            segment.next_offset = limit
+            segment.close_time_index()
+        if recovery_point < NOTHING_TO_SCAN or not sound or not last:
+            self._to_sync.append(segment.log_slot.path)
+            self._to_sync.extend(segment.write_indexes(self._fs))
+        self._load_first_time(segment, log)
+        return sound
+
+    def _believe_indexes(self, segment: Segment, log: File) -> int:
+        """Keep the index entries that can be true; the position of the last one's batch, where the walk begins.
+
+        An index is written without a sync, so after a power cut any of it may be missing or empty.
+        """
+        raw = read_whole(self._fs, f"{segment.path}{INDEX_SUFFIX}", INDEX_BYTES_MAX) or b""
+        times = time_entries(read_whole(self._fs, f"{segment.path}{TIME_INDEX_SUFFIX}", INDEX_BYTES_MAX) or b"")
+        below = self._request.recovery_point - segment.base_offset
+        count = valid_offset_entries(raw, segment.size)
+        position = 0
+        while count:
+            relative, position = offset_entry(raw, count - 1)
+            while times and times[-1][1] > relative:
+                times.pop()
+            newest = times[-1][0] if times else -1
+            if relative < below and _is_indexed_batch(log, position, segment.base_offset + relative, newest):
+                break
+            count -= 1
+        else:
+            position = 0
+            times.clear()
+        segment.index = OffsetIndex(count)
+        timestamp, offset = times[-1] if times else (-1, -1)
+        segment.time_index = TimeIndex(len(times), timestamp, offset)
+        segment.max_timestamp = timestamp
+        segment.max_timestamp_offset = segment.base_offset + offset
+        return position
+
+    def _accept(self, segment: Segment, batch: BatchInfo, limit: int | None, checked: bool) -> None:
+        if batch.base_offset < segment.next_offset or (limit is not None and batch.last_offset >= limit):
+            raise DamagedBatch(
+                batch.position,
+                f"offsets {batch.base_offset} to {batch.last_offset} do not belong between {segment.next_offset} "
+                f"and {limit if limit is not None else 'the end'}",
+            )
+        if checked:
+            if batch.leader_epoch < self._epoch:
+                raise DamagedBatch(batch.position, f"leader epoch {batch.leader_epoch} comes after epoch {self._epoch}")
+            self._loaded.scanned_bytes += batch.size
+            self._request.on_scanned(batch.size)
+        self._epoch = max(self._epoch, batch.leader_epoch)
+        self._loaded.epochs.assign(batch.leader_epoch, batch.base_offset)
+        batch.position = 0
+        segment.record_appended([batch], batch.size, self._request.index_interval_bytes)
+
+    def _step_over(
+        self, segment: Segment, log: File, end: int, limit: int | None, damage: DamagedBatch, checked: bool
+    ) -> bool:
+        """Deal with a wrong batch. True when the walk can go on behind it, False when the segment was cut there."""
+        first = segment.next_offset
+        beyond = find_next_batch(log, damage.position + 1, end, range(first, limit or NOTHING_TO_SCAN))
+        synced = not checked and first < self._request.recovery_point
+        if synced and (beyond is not None or limit is not None):
+            sentence = f"{segment.log_slot.path} is damaged {damage}"
+            self._loaded.damaged.append(sentence)
+            logger.error("a log is damaged, its records there cannot be read", path=segment.log_slot.path,
+                         position=damage.position, reason=damage.reason)  # fmt: skip
+            segment.skip_to(end if beyond is None else beyond)
+            return True
+        lost = end - segment.size
+        log.truncate(segment.size)
+        self._loaded.cut_bytes += lost
+        if synced or beyond is not None:
+            self._loaded.damaged.append(f"{segment.log_slot.path} was cut by {lost} bytes {damage}")
+        logger.warning(
+            "a log was cut to its last valid batch",
+            path=segment.log_slot.path,
+            end_offset=segment.next_offset,
+            cut_bytes=lost,
+            valid_batches_followed=beyond is not None,
+            reason=damage.reason,
+        )
+        return False
+
+    def _drop_after(self, index: int) -> None:
+        """Segments after a cut have no place any more: what they hold was never synced."""
+        segments = self._loaded.segments
+        for segment in segments[index + 1 :]:
+            logger.warning("a segment after a cut was removed", path=segment.log_slot.path, size=segment.size)
+            self._loaded.cut_bytes += segment.size
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, ABORTED_SUFFIX):
+                self._fs.remove(f"{segment.path}{suffix}")
+        del segments[index + 1 :]
+
+    def _load_first_time(self, segment: Segment, log: File) -> None:
+        first = header_at(log, 0) if segment.size else None
+        segment.first_timestamp = first.max_timestamp if first is not None else None
+
+    def _load_producers(self, clean: bool) -> None:
+        """Producer state at the end of the log; the aborted transactions found on the way replace those on file."""
+        loaded, request, fs = self._loaded, self._request, self._fs
+        trusted = loaded.end_offset if clean else min(request.recovery_point, loaded.end_offset)
+        for offset in [offset for offset in loaded.snapshot_offsets if offset > trusted]:
+            fs.remove(f"{request.directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
+            loaded.snapshot_offsets.remove(offset)
+        states, offset = load_snapshot(fs, request.directory, loaded.snapshot_offsets, trusted, request.now_ms)
+        if clean and offset != loaded.end_offset:
+            return  # a clean stop leaves a snapshot at the end, unless there is nothing to remember
+        if not clean:
+            for segment in loaded.segments:
+                if segment.next_offset > offset:
+                    self._note(segment.cut_aborted(max(offset, 0), fs))
+
+            def completed(segment: Segment, transaction: CompletedTransaction) -> None:
+                if not transaction.committed:
+                    segment.add_aborted(aborted_entry(transaction, states), fs)
+
+            replay(fs, loaded.segments, states, offset, loaded.end_offset, request.now_ms, completed)
+            for segment in loaded.segments:
+                self._note(segment.write_aborted(fs))
+        loaded.producers = states if states.entries else None
+
+    def _note(self, path: str | None) -> None:
+        if path is not None:
+            self._to_sync.append(path)
+
+    def _sync(self) -> None:
+        """What was found counts as stored, so it must be: after a kill the page cache may be all that has it."""
+        for path in dict.fromkeys(self._to_sync):
+            file = self._fs.open(path)
+            file.sync()
+            file.close()
+        self._fs.sync_directory(self._request.directory)
+
+
+def _is_indexed_batch(log: File, position: int, last_offset: int, newest_time: int) -> bool:
+    """Whether a batch that ends at `last_offset` lies there, and the time index knows of its time."""
+    batch = header_at(log, position)
+    return batch is not None and batch.last_offset == last_offset and batch.max_timestamp <= newest_time
