@@ -26,6 +26,10 @@ class SharedLog:
         self._catch_up(store)
         return store
 
+    def leave(self, store: MetadataStore) -> None:
+        """The store's node is dead."""
+        self._stores.remove(store)
+
     def hold(self, store: MetadataStore) -> None:
         self._held.add(id(store))
 
