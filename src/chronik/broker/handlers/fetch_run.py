@@ -10,6 +10,7 @@ holds at most one fetch response in memory besides what its client has not read 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -48,19 +49,25 @@ FETCH_MAX_BYTES_DEFAULT = 55 * 1024 * 1024
 class _Read:
     """What one partition gave."""
 
-    __slots__ = ("cold_bytes", "data", "partition", "wanted")
+    __slots__ = ("cold", "data", "limit", "partition", "wanted")
 
     def __init__(self, wanted: Wanted, data: PartitionData, partition: Partition | None) -> None:
         self.wanted = wanted
         self.data = data
         self.partition = partition
-        self.cold_bytes = 0  # how much to read from disk, when it was not in memory
+        self.limit = 0  # how many bytes it may have
+        self.cold = False  # whether they have to be read from disk
+
+    @property
+    def topic(self) -> str:
+        return self.partition.topic if self.partition is not None else self.wanted.name
 
 
 class FetchRun:
     """See the module. Use once: `start`."""
 
     __slots__ = (
+        "_budget",
         "_ctx",
         "_incremental",
         "_pending",
@@ -91,6 +98,7 @@ class FetchRun:
         self._incremental = incremental
         self._reads: list[_Read] = []
         self._total = 0
+        self._budget = 0
         self._pending: PendingResponse | None = None
         self._waiters: list[Waiter] = []
         self._sizes: list[tuple[Partition, int]] = []
@@ -110,6 +118,7 @@ class FetchRun:
             self._start_task()
         else:
             self._timer = asyncio.get_running_loop().call_later(self._request.max_wait_ms / 1000, self._timed_out)
+            self._measure()
             self._wait()
         return pending
 
@@ -120,27 +129,24 @@ class FetchRun:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def _read_all(self) -> tuple[bool, bool]:
-        """Read every partition as far as the budget goes. Returns whether to answer now, and whether any is cold."""
-        request = self._request
-        services = self._ctx.services
-        budget = min(request.max_bytes, services.fetch_max_bytes, services.fetch_budget())
-        self._reads = reads = []
-        total = 0
-        failed = cold = False
-        for wanted in self._wanted:
-            read = self._read_one(wanted, budget - total, nothing_yet=total == 0)
-            reads.append(read)
-            if read.data.error_code or read.data.diverging_epoch is not None:
-                failed = True
-            elif read.cold_bytes:
-                cold = True
-                total += read.cold_bytes
-            else:
-                total += len(read.data.records)  # type: ignore[arg-type]
-        self._total = total
-        return failed or total >= request.min_bytes, cold
+        """Read every partition as far as the budget goes, up to the first that is not in memory.
 
-    def _read_one(self, wanted: Wanted, left: int, *, nothing_yet: bool) -> _Read:
+        Returns whether to answer now, and whether there is such a cold one.
+        """
+        services = self._ctx.services
+        self._budget = min(self._request.max_bytes, services.fetch_max_bytes, services.fetch_budget())
+        self._reads = []
+        self._total = 0
+        failed = False
+        for wanted in self._wanted:
+            read = self._read_one(wanted)
+            if read.cold:
+                return False, True
+            self._reads.append(read)
+            failed = failed or read.data.error_code != 0 or read.data.diverging_epoch is not None
+        return failed or self._total >= self._request.min_bytes, False
+
+    def _read_one(self, wanted: Wanted) -> _Read:
         asked = wanted.asked
         data = PartitionData(partition_index=asked.partition, high_watermark=-1)
         partition: Partition | None = None
@@ -154,7 +160,7 @@ class FetchRun:
             if diverging is not None:
                 data.diverging_epoch = EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)
                 return _Read(wanted, data, partition)
-            return self._read_records(_Read(wanted, data, partition), partition, left, nothing_yet)
+            return self._read_records(_Read(wanted, data, partition), partition)
         except KafkaError as error:
             self._refuse(data, error, partition.topic if partition is not None else wanted.name)
         except Exception as error:
@@ -163,20 +169,33 @@ class FetchRun:
             self._refuse(data, unknown, wanted.name)
         return _Read(wanted, data, partition)
 
-    def _read_records(self, read: _Read, partition: Partition, left: int, nothing_yet: bool) -> _Read:
+    def _read_records(self, read: _Read, partition: Partition) -> _Read:
         asked, data = read.wanted.asked, read.data
-        limit = min(asked.partition_max_bytes, left)
-        isolation = self._request.isolation_level
-        if limit > 0 or nothing_yet:
+        first = self._total == 0
+        read.limit = max(0, min(asked.partition_max_bytes, self._budget - self._total))
+        if read.limit > 0 or first:
             records = partition.read_nowait(
-                asked.fetch_offset, max(limit, 0), isolation=isolation, at_least_one=nothing_yet
+                asked.fetch_offset, read.limit, isolation=self._request.isolation_level, at_least_one=first
             )
             if records is None:
-                read.cold_bytes = max(limit, 1)
-            else:
-                data.records = records
+                read.cold = True
+                return read
+            data.records = records
+            self._total += len(records)
         self._describe(data, partition, asked.fetch_offset)
         return read
+
+    async def _read_cold(self, read: _Read) -> None:
+        partition, asked, data = read.partition, read.wanted.asked, read.data
+        assert partition is not None
+        data.records = await partition.read(
+            asked.fetch_offset,
+            read.limit,
+            isolation=self._request.isolation_level,
+            at_least_one=self._total == 0,
+        )
+        self._total += len(data.records)
+        self._describe(data, partition, asked.fetch_offset)
 
     def _describe(self, data: PartitionData, partition: Partition, fetch_offset: int) -> None:
         data.high_watermark = partition.high_watermark
@@ -232,11 +251,16 @@ class FetchRun:
     def _wait(self) -> None:
         """Ask every partition to wake us once there is more to read."""
         for read in self._reads:
-            partition = read.partition
-            if partition is not None:
-                self._waiters.append(partition.add_waiter(self._woken))
-                log_ = partition.opened_log
-                self._sizes.append((partition, log_.size_bytes if log_ is not None else 0))
+            if read.partition is not None:
+                self._waiters.append(read.partition.add_waiter(self._woken))
+
+    def _measure(self) -> None:
+        """Note how large the logs were when they were read."""
+        self._sizes.clear()
+        for read in self._reads:
+            if read.partition is not None:
+                opened = read.partition.opened_log
+                self._sizes.append((read.partition, opened.size_bytes if opened is not None else 0))
 
     def _woken(self) -> None:
         """Called by the first partition that has more; the reading waits until this loop turn's appends are done."""
@@ -250,12 +274,12 @@ class FetchRun:
         if self._may_suffice():
             enough, cold = self._read_all()
             if cold or (enough and self._converts):
-                self._leave()
                 self._start_task()
                 return
             if enough:
                 self._finish()
                 return
+            self._measure()
         self._leave()
         self._wait()
 
@@ -286,7 +310,6 @@ class FetchRun:
         for waiter in self._waiters:
             waiter.cancel()
         self._waiters.clear()
-        self._sizes.clear()
 
     def _stop(self) -> None:
         """The client is gone, or has been answered."""
@@ -299,38 +322,38 @@ class FetchRun:
     # --- what the loop must not do ------------------------------------------------------------------------------
 
     def _start_task(self) -> None:
+        self._stop()
         self._task = asyncio.get_running_loop().create_task(self._finish_off_loop())
 
     async def _finish_off_loop(self) -> None:
         """Read what is cold, convert for old consumers, answer."""
-        loop = asyncio.get_running_loop()
-        read_any = any(read.data.records for read in self._reads)
-        for read in self._reads:
-            partition, data, asked = read.partition, read.data, read.wanted.asked
-            if partition is None or data.error_code:
-                continue
-            try:
-                if read.cold_bytes:
-                    data.records = await partition.read(
-                        asked.fetch_offset,
-                        read.cold_bytes,
-                        isolation=self._request.isolation_level,
-                        at_least_one=not read_any,
-                    )
-                    self._describe(data, partition, asked.fetch_offset)
-                read_any = read_any or bool(data.records)
-                if self._converts and data.records:
-                    magic = 1 if self._ctx.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
-                    data.records = await loop.run_in_executor(
-                        self._ctx.services.executor, _down_converted, data.records, magic, asked.fetch_offset
-                    )
-            except KafkaError as error:
-                self._refuse(data, error, partition.topic)
-            except Exception as error:
-                log.error("a read failed unexpectedly", partition=repr(partition), exc_info=error)
-                unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The read failed; the broker's log says why.")
-                self._refuse(data, unknown, partition.topic)
+        for wanted in self._wanted[len(self._reads) :]:
+            read = self._read_one(wanted)
+            self._reads.append(read)
+            if read.cold:
+                await self._guarded(read, self._read_cold(read))
+        if self._converts:
+            for read in self._reads:
+                if read.data.records:
+                    await self._guarded(read, self._convert(read))
         self._finish()
+
+    async def _guarded(self, read: _Read, work: Awaitable[None]) -> None:
+        """What goes wrong with one partition stays with it."""
+        try:
+            await work
+        except KafkaError as error:
+            self._refuse(read.data, error, read.topic)
+        except Exception as error:
+            log.error("a read failed unexpectedly", partition=repr(read.partition), exc_info=error)
+            unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The read failed; the broker's log says why.")
+            self._refuse(read.data, unknown, read.topic)
+
+    async def _convert(self, read: _Read) -> None:
+        magic = 1 if self._ctx.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
+        read.data.records = await asyncio.get_running_loop().run_in_executor(
+            self._ctx.services.executor, _down_converted, read.data.records, magic, read.wanted.asked.fetch_offset
+        )
 
     # --- answering ----------------------------------------------------------------------------------------------
 
@@ -374,6 +397,6 @@ class FetchRun:
             )
 
 
-def _down_converted(records: Records, magic: int, first_offset: int) -> Records:
-    assert not isinstance(records, list)
+def _down_converted(records: Records | None, magic: int, first_offset: int) -> Records | None:
+    assert records is not None and not isinstance(records, list)
     return downconvert(records, magic, first_offset=first_offset)
