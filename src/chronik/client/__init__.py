@@ -1,7 +1,8 @@
 """A small blocking Kafka client: what the command line, the bench, the Spark tasks and the tests talk to brokers with.
 
 It imports nothing but `chronik.protocol`. Everything here belongs to one thread; processes and threads that work in
-parallel have a `Cluster` each. TLS, consumer groups and transactions of its own are not part of it.
+parallel have a `Cluster` each. It logs through the standard library, so that it is quiet unless its user asks.
+TLS, consumer groups and transactions of its own are not part of it.
 
 | Module | What lives there |
 |---|---|

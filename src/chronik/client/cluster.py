@@ -6,13 +6,13 @@ the callers (`admin`, `producer`, `consumer`).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
 import msgspec
-import structlog
 
 from chronik.client.addresses import parse_bootstrap
 from chronik.client.connection import Connection, ConnectionSettings
@@ -27,7 +27,7 @@ from chronik.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
-log = structlog.get_logger()
+log = logging.getLogger(__name__)
 
 GROUP = 0
 TRANSACTION = 1
@@ -310,7 +310,7 @@ class Cluster:
             try:
                 connection = self.connection(controller)
             except ConnectionFailed as error:
-                log.debug("controller not reachable, asking another broker", error=str(error))
+                log.debug("the controller cannot be reached, asking another broker: %s", error)
             else:
                 return connection.call(request, response)
         return self.call_any(request, response)

@@ -7,13 +7,13 @@ commits are not part of it; `admin.groups` reads and sets committed offsets. Bel
 
 from __future__ import annotations
 
+import logging
 import selectors
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
-import structlog
 
 from chronik.client.cluster import Cluster
 from chronik.client.connection import Connection
@@ -34,7 +34,7 @@ from chronik.protocol.messages.fetch import FetchPartition, FetchRequest, FetchR
 from chronik.protocol.records import parse_batches
 from chronik.protocol.wire import ZERO_UUID
 
-log = structlog.get_logger()
+log = logging.getLogger(__name__)
 
 _NEWEST_WITH_TOPIC_NAMES = 12
 
@@ -287,7 +287,7 @@ class Consumer:
         if self.settings.out_of_range is not None:
             found = list_offsets(self.cluster, {place: self.settings.out_of_range}, isolation=self.settings.isolation)
             self._positions[place] = found[place].offset
-            log.warning("offset is gone, going on elsewhere", place=str(place), offset=offset, to=found[place].offset)
+            log.warning("offset %d of %s is gone, going on at %d", offset, place, found[place].offset)
             return
         earliest = list_offsets(self.cluster, {place: EARLIEST})[place].offset
         latest = list_offsets(self.cluster, {place: LATEST})[place].offset

@@ -7,11 +7,11 @@ retry never writes twice. Transactions are not written by this client.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 
 import msgspec
-import structlog
 
 from chronik.client.cluster import Cluster
 from chronik.client.connection import Connection
@@ -31,7 +31,7 @@ from chronik.protocol.messages.producers import InitProducerIdRequest, InitProdu
 from chronik.protocol.records import Compression, Record, build_batch
 from chronik.protocol.wire import ZERO_UUID
 
-log = structlog.get_logger()
+log = logging.getLogger(__name__)
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -186,7 +186,10 @@ class Producer:
                 raise batch.error
 
     def _choose(self, topic: str, key: bytes | None) -> int:
-        count = len(self.cluster.topic(topic, auto_create=self.settings.auto_create).partitions)
+        if self.cluster.knows(topic):  # the way of nearly every record: no retry to set up
+            count = len(self.cluster.metadata.topics[topic].partitions)
+        else:
+            count = len(self.cluster.topic(topic, auto_create=self.settings.auto_create).partitions)
         return self._sticky.partition(topic, count) if key is None else partition_for_key(key, count)
 
     def _deliver(self, batches: list[_Batch]) -> None:
@@ -334,4 +337,4 @@ class Producer:
 
         answer = retry("getting a producer id", self.cluster.settings.retry, attempt)
         self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
-        log.debug("got a producer id", producer_id=self._producer_id, epoch=self._producer_epoch)
+        log.debug("got producer id %d, epoch %d", self._producer_id, self._producer_epoch)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
-import structlog
 
 from chronik.client.errors import ConnectionFailed, GaveUp, NoBrokerReachable
 from chronik.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
-log = structlog.get_logger()
+log = logging.getLogger(__name__)
 
 UNKNOWN_TOPIC = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -70,7 +70,7 @@ class Attempts:
         pause_s *= random.uniform(0.8, 1.2)
         if spent_s + pause_s > self._limit_s(error):
             raise self._last_word(error, spent_s) from error.__cause__
-        log.debug("trying again", what=self.what, failures=self._failures, pause_s=round(pause_s, 3), error=str(error))
+        log.debug("%s failed %d times, trying again in %.3f s: %s", self.what, self._failures, pause_s, error)
         return pause_s
 
     def _limit_s(self, error: Exception) -> float:
