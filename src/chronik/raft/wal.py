@@ -244,7 +244,8 @@ class WriteAheadLog:
         """
         hard_state = record.hard_state or self._hard_state
         segment = self._segments[-1] if self._segments else None
-        if segment is None or self._file is None or segment.size >= self._segment_bytes:
+        # A segment whose first write was taken back is empty still, and its next write is the one that opens it.
+        if segment is None or self._file is None or not 0 < segment.size < self._segment_bytes:
             segment = self._roll()
             record = WalRecord(record.entries, hard_state, record.reset, self._end)
         assert self._file is not None

@@ -132,6 +132,19 @@ def test_a_reset_forgets_the_entries_before_it() -> None:
     assert (state.floor, state.entries) == (100, entries(101, 2))
 
 
+def test_a_segment_that_could_not_be_begun_on_a_full_disk_is_begun_right_later() -> None:
+    disk = SimulatedRaftDisk()
+    wal = log_with(disk, [WalRecord(entries(1, 20), HardState(3, 1, 9))], segment_bytes=64)
+    disk.free_bytes = 10
+    with pytest.raises(OSError, match="No space left"):
+        wal.append(WalRecord(entries(21, 1)), sync=True)
+    disk.free_bytes = None
+    wal.append(WalRecord(entries(21, 1)), sync=True)
+    assert wal.trim(20) == 1
+    state = WriteAheadLog(disk, FOLDER).open()
+    assert (state.floor, state.entries, state.hard_state) == (20, entries(21, 1), HardState(3, 1, 9))
+
+
 def test_a_full_disk_takes_the_write_back_and_the_same_write_succeeds_later() -> None:
     disk = SimulatedRaftDisk()
     wal = log_with(disk, [WalRecord(entries(1, 1))])
