@@ -18,6 +18,8 @@ The window of rule 4: between the first start and the moment when every voter ha
 directory of voter N, losing the folder of N can go unnoticed: a voter that has not stored it may accept the emptied N
 as the original. With a quorum of voters up this takes a few round trips after the first election; for a voter that is
 started later, until it has caught up once. A group whose first configuration names the directory ids has no window.
+For the same reason an emptied node that is started again as a group of one is just that: another group. The cluster id,
+which peers compare before they talk, keeps the two apart.
 """
 
 from __future__ import annotations
