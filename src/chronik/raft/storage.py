@@ -232,6 +232,5 @@ class RaftStorage:
         raise StorageFailed(self._failure) from error
 
     def close(self) -> None:
-        """Closes the files; nothing is synced that was not already."""
+        """Closes the log; nothing is synced that was not already."""
         self._wal.close()
-        self.snapshots.stop_receiving()

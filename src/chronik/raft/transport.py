@@ -256,19 +256,34 @@ class PeerTransport:
 
     @overload
     async def request(
-        self, peer: int, kind: str, payload: Payload, *, channel: Literal["control"] = "control", timeout_s: float
+        self,
+        peer: int,
+        kind: str,
+        payload: Payload,
+        *,
+        channel: Literal["control"] = "control",
+        timeout_s: float,
+        connect_s: float | None = None,
     ) -> bytes: ...
 
     @overload
     async def request(
-        self, peer: int, kind: str, payload: Payload, *, channel: str, timeout_s: float
+        self, peer: int, kind: str, payload: Payload, *, channel: str, timeout_s: float, connect_s: float | None = None
     ) -> bytes | memoryview: ...
 
     async def request(
-        self, peer: int, kind: str, payload: Payload, *, channel: str = "control", timeout_s: float
+        self,
+        peer: int,
+        kind: str,
+        payload: Payload,
+        *,
+        channel: str = "control",
+        timeout_s: float,
+        connect_s: float | None = None,
     ) -> bytes | memoryview:
         """The answer of another node, within the time allowed; raises `PeerError`.
 
+        While there is no connection it waits for one: until the timeout, or `connect_s`, if that is shorter.
         On `control` the answer is bytes. On `data` it is a writable view of a buffer that belongs to the caller.
         """
         if channel not in ("control", "data"):
@@ -277,7 +292,7 @@ class PeerTransport:
             return await self._request_self(kind, payload, timeout_s)
         if peer not in self._peers or not self._running:
             raise PeerUnknown(f"no address is known for node {peer}")
-        return await self._link(peer, cast(Channel, channel)).request(kind, payload, timeout_s)
+        return await self._link(peer, cast(Channel, channel)).request(kind, payload, timeout_s, connect_s)
 
     async def request_address(self, host: str, port: int, kind: str, payload: Payload, timeout_s: float) -> bytes:
         """Asks whoever answers at an address, over a control connection of its own. Raises PeerError or OSError."""

@@ -230,11 +230,13 @@ class Link:
         """A message that is repeated if it is lost; False when it was dropped here."""
         return self._ready.is_set() and self._connection is not None and self._connection.write_or_drop(frame)
 
-    async def request(self, kind: str, payload: Payload, timeout_s: float) -> bytes | memoryview:
+    async def request(
+        self, kind: str, payload: Payload, timeout_s: float, connect_s: float | None = None
+    ) -> bytes | memoryview:
         """Sends a request, waiting for a connection if need be, and returns the answer."""
         deadline = self._loop.time() + timeout_s
         if not self._ready.is_set():
-            await self._wait_ready(timeout_s)
+            await self._wait_ready(timeout_s if connect_s is None else min(timeout_s, connect_s))
         connection = self._connection
         if connection is None or len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
             raise PeerBusy(f"{len(self._in_flight)} requests to node {self.node_id} wait for an answer: try again")

@@ -1,0 +1,78 @@
+"""What a consensus node can say about itself, for status pages, health and metrics. Only what it observed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from chronik.raft.state import Role
+from chronik.raft.types import Configuration
+
+
+class PeerView(msgspec.Struct, frozen=True):
+    """Another member of the group. `match` and `lag` are known on the leader only, and None elsewhere."""
+
+    node_id: int
+    host: str
+    port: int
+    voter: bool
+    connected: bool
+    reachable: bool
+    heard_ago_s: float | None
+    match: int | None
+    lag: int | None
+    state: str | None
+    same_folder: bool | None
+    """Whether the node has the data folder that the configuration names; False for one that was emptied."""
+    problem: str | None
+
+
+class RaftStatus(msgspec.Struct, frozen=True):
+    """One node's view of the group at one moment."""
+
+    node_id: int
+    directory_id: bytes
+    cluster_id: str | None
+    role: Role
+    is_voter: bool
+    term: int
+    leader_id: int
+    commit: int
+    applied: int
+    last_index: int
+    first_index: int
+    snapshot_index: int
+    log_bytes: int
+    configuration: Configuration
+    configuration_committed: bool
+    peers: dict[int, PeerView]
+    elections: int
+    """Terms that began while this node was up."""
+    leader_changes: int
+    snapshots_taken: int
+    snapshots_installed: int
+    syncs: int
+    late_ticks: int
+    voters_reachable: int
+    failure: str | None
+
+    @property
+    def voters(self) -> int:
+        return len(self.configuration.voters)
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether a majority of the voters can be reached from here, this node included."""
+        return self.voters_reachable > self.voters // 2
+
+    def describe(self) -> str:
+        """A sentence for a health page."""
+        if self.failure is not None:
+            return f"failed: {self.failure}"
+        if self.leader_id:
+            who = "this node leads" if self.leader_id == self.node_id else f"node {self.leader_id} leads"
+            return f"{who} in term {self.term}"
+        if not self.voters:
+            return "not a member of a cluster yet"
+        if not self.has_quorum:
+            return f"no quorum: {self.voters_reachable} of {self.voters} voters reachable"
+        return f"no leader yet: {self.voters_reachable} of {self.voters} voters reachable, an election is due"
