@@ -64,21 +64,21 @@ class GroupDouble:
     def __init__(self, cluster: ClusterDouble, node_id: int) -> None:
         self._cluster = cluster
         self._node_id = node_id
-        self._callbacks: list[Callable[[bool], None]] = []
+        self._callbacks: list[Callable[[bool, int], None]] = []
         self.confirmed = True
 
     @property
     def leader_id(self) -> int:
         return 0 if self._node_id in self._cluster.cut else self._cluster.leader_id
 
-    def on_leadership(self, callback: Callable[[bool], None]) -> None:
+    def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         self._callbacks.append(callback)
         if self._cluster.leader_id == self._node_id:
-            callback(True)
+            callback(True, 1)
 
     def tell(self, leads: bool) -> None:
         for callback in self._callbacks:
-            callback(leads)
+            callback(leads, 1)
 
     async def read_barrier(self, timeout_s: float) -> None:
         if not self.confirmed:

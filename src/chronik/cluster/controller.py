@@ -20,6 +20,7 @@ import structlog
 
 from chronik.cluster.controller_term import ControllerTerm
 from chronik.cluster.elections_on_demand import elect_on_demand
+from chronik.cluster.membership import GroupMembers, MembershipKeeper
 from chronik.cluster.messages import (
     ELECT_LEADERS,
     HEARTBEAT,
@@ -52,6 +53,7 @@ class Controller:
         peers: PeerLink,
         view: ConfigView,
         *,
+        members: GroupMembers | None = None,
         timings: Timings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,6 +62,7 @@ class Controller:
         self._store = store
         self._group = group
         self._view = view
+        self._members = members
         self._timings = timings or Timings()
         self._clock = clock
         self._term: ControllerTerm | None = None
@@ -80,7 +83,7 @@ class Controller:
     async def stop(self) -> None:
         await self._end()
 
-    def _leadership_changed(self, leads: bool) -> None:
+    def _leadership_changed(self, leads: bool, term: int) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -104,16 +107,21 @@ class Controller:
         def observe(delta: object) -> None:
             self._wake.set()
 
+        membership = MembershipKeeper(self._store, self._members, self._timings) if self._members else None
         unsubscribe = [self._store.subscribe(term.observe), self._store.subscribe(observe)]
         self._term = term
         log.info("this node is the controller", node=self.node_id, brokers=len(self._store.image.brokers))
         try:
             while True:
                 await self._round(term)
-                await self._until_next_round(term)
+                if membership is not None:
+                    membership.run()
+                await self._until_next_round()
         finally:
             for stop in unsubscribe:
                 stop()
+            if membership is not None:
+                membership.stop()
 
     async def _confirm_leadership(self) -> bool:
         """Waits for a quorum to confirm this leader, and for the image to hold what was committed before."""
@@ -136,7 +144,7 @@ class Controller:
             log.warning("the controller could not finish a round and goes on", reason=str(error) or repr(error))
             await asyncio.sleep(self._timings.tick_s)
 
-    async def _until_next_round(self, term: ControllerTerm) -> None:
+    async def _until_next_round(self) -> None:
         try:
             async with asyncio.timeout(self._timings.tick_s):
                 await self._wake.wait()

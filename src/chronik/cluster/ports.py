@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-Buffer = bytes | bytearray | memoryview
 PeerHandler = Callable[[int, bytes], Awaitable[bytes]]
 
 
@@ -17,8 +16,8 @@ class Group(Protocol):
         """The leader this node knows of; 0 while there is none."""
         ...
 
-    def on_leadership(self, callback: Callable[[bool], None]) -> object:
-        """Calls back when this node becomes the leader, and when it no longer is."""
+    def on_leadership(self, callback: Callable[[bool, int], None]) -> object:
+        """Calls back with (leads, term) when this node becomes the leader, and when it no longer is."""
         ...
 
     async def read_barrier(self, timeout_s: float) -> object:
@@ -32,15 +31,3 @@ class PeerLink(Protocol):
     async def request(self, peer: int, kind: str, payload: bytes, *, timeout_s: float) -> bytes: ...
 
     def serve(self, kind: str, handler: PeerHandler) -> None: ...
-
-
-class Member(Protocol):
-    """A node of the Raft group: who it is and where."""
-
-    node_id: int
-    directory_id: bytes
-    host: str
-    port: int
-
-
-MemberList = Sequence[Member]

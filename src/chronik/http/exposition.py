@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from chronik.broker.metrics import LATENCY_BUCKETS, BrokerMetrics
+from chronik.health import Reading
 from chronik.protocol.api import ApiKey
 from chronik.protocol.errors import ErrorCode
-
-
-class Reading(msgspec.Struct, frozen=True):
-    """One number with its name and labels, as a component reports it. Counters' names end in `_total`."""
-
-    name: str
-    help: str
-    value: float
-    labels: dict[str, str] = {}
-
 
 Provider = Callable[[], Iterable[Reading]]
 

@@ -15,17 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from chronik.health import Health
 from chronik.http.exposition import Exposition
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STOP_TIMEOUT_S = 1
-
-
-class Health(msgspec.Struct, frozen=True):
-    """Whether the node can serve, and why not when it cannot."""
-
-    ready: bool
-    reasons: list[str] = []
 
 
 class HttpServer:

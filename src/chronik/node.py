@@ -1,0 +1,322 @@
+"""A node: all parts of Chronik put together, started in the right order and stopped in bounded time.
+
+Nothing here waits for consensus: the ports open first, then the logs are recovered, then this node registers itself in
+the background. Each part is built once, here, and handed to those who need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import structlog
+import uvloop
+
+from chronik import __version__, status
+from chronik.broker.context import Services
+from chronik.broker.limits import BrokerLimits
+from chronik.broker.listener import Listener
+from chronik.broker.router import Router
+from chronik.cluster.controller import Controller
+from chronik.cluster.registration import BrokerRegistration
+from chronik.cluster.settings import timings_from
+from chronik.config import Address, NodeConfig
+from chronik.data_folder import DataFolder, FolderInUse
+from chronik.logs import configure_logging
+from chronik.metadata.commands import RegisterBroker
+from chronik.metadata.configs import ConfigView, static_problems
+from chronik.metadata.delta import Delta
+from chronik.metadata.model import NO_LEADER
+from chronik.metadata.store import MetadataStore
+from chronik.process import raise_open_files, tune_allocator, tune_collector
+from chronik.raft.driver import RaftDriver
+from chronik.raft.storage import RaftStorage
+from chronik.raft.transport import PeerTransport
+from chronik.replication.lease import Lease
+from chronik.replication.manager import ReplicaManager
+from chronik.storage.manager import LogManager
+from chronik.watchdog import LoopWatchdog
+
+if TYPE_CHECKING:
+    from chronik.http.server import HttpServer
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+LEAVE_TIMEOUT_S = 3.0
+STOP_TIMEOUT_S = 4.5
+"""After this long a stopping node ends, whatever is left; the next start recovers."""
+FIRST_REGISTRATION_S = 2.0
+"""How long the ready line waits to be able to say that the node is registered; it is printed in any case."""
+CLIENT_GRACE_S = 0.2
+CONVERSION_THREADS = 2
+INCARNATION_BYTES = 16
+
+
+class CannotStart(Exception):
+    """The node cannot be started as configured; the text is one line that says what to do."""
+
+
+def run_node(config: NodeConfig) -> None:
+    """Runs a node in this process until SIGTERM or SIGINT."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _exit_quietly)
+    configure_logging(config.log_format, config.log_level)
+    tune_allocator()
+    raise_open_files()
+    problems = static_problems(config.broker)
+    if problems:
+        raise CannotStart("; ".join(problems))
+    try:
+        folder = DataFolder(config.data_dir)
+    except FolderInUse as error:
+        raise CannotStart(str(error)) from error
+    try:
+        uvloop.run(Node(config, folder).run())
+    finally:
+        folder.close()
+
+
+def _exit_quietly(number: int, frame: object) -> NoReturn:
+    """A signal before the event loop runs: nothing was begun that needs an end."""
+    sys.exit(0)
+
+
+class Node:
+    """One node. `run` is its whole life."""
+
+    def __init__(self, config: NodeConfig, folder: DataFolder) -> None:
+        self.config = config
+        self.folder = folder
+        self.kafka = config.kafka
+        self.http: HttpServer | None = None
+        self._cluster_id = ""
+        self._stop_requested = asyncio.Event()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_requested.set)
+        self._build()
+        try:
+            await self._start()
+            await self._stop_requested.wait()
+            log.info("stopping", node=self.config.node_id)
+        finally:
+            await self._stop()
+
+    # --- building ------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        config, node_id = self.config, self.config.node_id
+        self.incarnation = secrets.token_bytes(INCARNATION_BYTES)
+        self.watchdog = LoopWatchdog()
+        self.store = MetadataStore()
+        self.view = ConfigView(self.store.image, node_id, config.broker)
+        self.timings = timings_from(self.view)
+        self.lease = Lease()
+        self.transport = PeerTransport(
+            node_id,
+            config.peer.host,
+            config.peer.port,
+            advertised_host=config.advertise_peer.host,
+            advertised_port=config.advertise_peer.port or None,
+        )
+        self.raft = RaftDriver(
+            node_id,
+            RaftStorage(self.folder.metadata),
+            self.transport,
+            self.store,
+            voters={voter.node_id: (voter.address.host, voter.address.port) for voter in config.voters},
+            join=[(config.join.host, config.join.port)] if config.join else [],
+        )
+        self.store.attach(self.raft)
+        self.logs = LogManager(self.folder.logs)
+        self.replicas = ReplicaManager(
+            node_id,
+            self.incarnation,
+            self.store,
+            self.logs,
+            configs=self.view,
+            transport=self.transport,
+            lease=self.lease,
+        )
+        self.controller = Controller(node_id, self.store, self.raft, self.transport, self.view, timings=self.timings)
+        self.executor = ThreadPoolExecutor(CONVERSION_THREADS, "convert")
+        self.services = Services(
+            config=config,
+            store=self.store,
+            replicas=self.replicas,
+            configs=self.view,
+            controller_id=lambda: self.raft.leader_id or NO_LEADER,
+            logs=self.logs,
+            raft=self.raft,
+            executor=self.executor,
+        )
+        self.listener = Listener(Router(self.services), limits=_limits(self.view), metrics=self.services.metrics)
+        self.services.fetch_budget = self.listener.responses.fetch_budget
+        self.registration = BrokerRegistration(
+            node_id,
+            self.store,
+            self.raft,
+            self.transport,
+            describe=self._registration,
+            renew_lease=self.lease.renew,
+            revoke_lease=self.lease.revoke,
+            on_superseded=self._superseded,
+            timings=self.timings,
+        )
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self.watchdog.start()
+        self.store.subscribe(self._cluster_named)
+        self.raft.on_failure(self._consensus_failed)
+        self.controller.start()
+        host, port = await self._bind("Kafka", self.config.kafka, self.listener.start(*_where(self.config.kafka)))
+        self.kafka = Address(host, port)
+        await self._bind("peer", self.config.peer, self.raft.start())
+        await self.logs.start()
+        self.replicas.start()
+        self.registration.start()
+        await self._say_ready()
+        self.http = self._start_http() if self.config.http is not None else None
+        tune_collector()
+
+    async def _bind(self, name: str, address: Address, start: Awaitable[T]) -> T:
+        try:
+            return await start
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CannotStart(
+                    f"the {name} port {address} is in use; stop what listens there, or choose another with "
+                    f"--{'kafka' if name == 'Kafka' else name} HOST:PORT"
+                ) from error
+            raise CannotStart(f"the {name} address {address} cannot be listened on: {error.strerror}") from error
+
+    async def _say_ready(self) -> None:
+        """One line for people and scripts, with what is true at this moment."""
+        await self.store.wait_until(lambda image: self.registration.registered, FIRST_REGISTRATION_S)
+        parts = [f"Kafka on {self.kafka}", f"node {self.config.node_id}", f"data in {self.config.data_dir}"]
+        if self.config.http is not None:
+            parts.append(f"health and metrics on http://{self.config.http}")
+        if not self.registration.registered:
+            parts.append("; ".join(status.health(self).reasons))
+        print(f"chronik {__version__} is ready: {'; '.join(parts)}", flush=True)
+        if sys.stdout.isatty():
+            print(f"next: chronik topic create orders --bootstrap {self.kafka}   (Ctrl-C ends the node)", flush=True)
+
+    def _start_http(self) -> HttpServer:
+        """Only now is the HTTP side imported: nobody who writes or reads records waits for it."""
+        from chronik.http.exposition import Exposition, NodeCollector
+        from chronik.http.server import HttpServer
+
+        assert self.config.http is not None
+        exposition = Exposition(NodeCollector(self.services.metrics, [lambda: status.readings(self)]))
+        server = HttpServer(
+            self._http_socket(self.config.http),
+            health=lambda: status.health(self),
+            exposition=exposition,
+            status=lambda: status.cluster(self),
+        )
+        server.start()
+        return server
+
+    def _http_socket(self, address: Address) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address.host, address.port))
+        except OSError as error:
+            listener.close()
+            raise CannotStart(
+                f"the HTTP address {address} cannot be listened on: {error.strerror}; "
+                "choose another with --http HOST:PORT, or --http off"
+            ) from error
+        return listener
+
+    async def _stop(self) -> None:
+        """In the order in which others notice least: leaders move away, clients finish, then the disks are closed."""
+        self._end_in_any_case()
+        if self.http is not None:
+            await self.http.stop()
+        if len(self.store.image.brokers) > 1:
+            await self.registration.leave(LEAVE_TIMEOUT_S)
+        await self.listener.close(CLIENT_GRACE_S)
+        await self.registration.stop()
+        self.replicas.stop()
+        await self.controller.stop()
+        await self.logs.close()
+        await self.raft.stop()
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        self.watchdog.stop()
+
+    def _end_in_any_case(self) -> None:
+        """A disk or a peer that does not answer must not keep the process: everything acknowledged is safe already."""
+
+        def end() -> None:
+            log.warning("not everything could be closed in time; the next start recovers", waited_s=STOP_TIMEOUT_S)
+            sys.stdout.flush()
+            os._exit(0)
+
+        timer = threading.Timer(STOP_TIMEOUT_S, end)
+        timer.daemon = True
+        timer.start()
+
+    # --- what happens to a node ----------------------------------------------------------------------------------
+
+    def _registration(self) -> RegisterBroker:
+        config = self.config
+        return RegisterBroker(
+            node_id=config.node_id,
+            incarnation=self.incarnation,
+            host=config.advertise.host,
+            port=config.advertise.port or self.kafka.port,
+            peer_host=self.transport.address[0],
+            peer_port=self.transport.address[1],
+            directory_id=self.transport.identity.directory_id,
+            rack=config.rack,
+            host_name=config.host_name,
+            http=str(config.http) if config.http is not None else "",
+            software=f"chronik {__version__}",
+        )
+
+    def _cluster_named(self, delta: Delta) -> None:
+        cluster_id = self.store.image.cluster_id
+        if cluster_id and cluster_id != self._cluster_id:
+            self._cluster_id = cluster_id
+            self._naming = asyncio.get_running_loop().create_task(self.raft.set_cluster_id(cluster_id))
+
+    def _superseded(self, reason: str) -> None:
+        log.error("another process has registered with this node's id; stopping", reason=reason)
+        self._stop_requested.set()
+
+    def _consensus_failed(self, reason: str) -> None:
+        log.error("stopping: this node can no longer take part in consensus", reason=reason)
+        self._stop_requested.set()
+
+
+def _where(address: Address) -> tuple[str, int]:
+    return address.host, address.port
+
+
+def _limits(view: ConfigView) -> BrokerLimits:
+    """The limits of the Kafka port that have a name in Kafka's configuration."""
+    return BrokerLimits(
+        frame_bytes_max=view.broker_int("socket.request.max.bytes"),
+        connections_max=view.broker_int("max.connections"),
+        connections_per_ip_max=view.broker_int("max.connections.per.ip"),
+        connection_idle_s=view.broker_int("connections.max.idle.ms") / 1000,
+    )
