@@ -9,7 +9,6 @@ import msgspec
 
 HEARTBEAT = "heartbeat"
 ELECT_LEADERS = "elect_leaders"
-JOIN = "join"
 MAX_ELECTIONS_PER_REQUEST = 10_000
 
 
@@ -64,37 +63,8 @@ class ElectReply(msgspec.Struct, frozen=True, array_like=True):
     outcomes: list[tuple[str, int, int, str]]
 
 
-class JoinRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A node that is not a member wants to become one."""
-
-    node_id: int
-    directory_id: bytes
-    host: str
-    port: int
-
-
-class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a member of the Raft group is."""
-
-    node_id: int
-    host: str
-    port: int
-
-
-class JoinReply(msgspec.Struct, frozen=True, array_like=True):
-    """`accepted` once the node is an observer or a voter; otherwise whom to ask, or why not."""
-
-    accepted: bool
-    controller_id: int
-    members: list[Peer]
-    cluster_id: str = ""
-    reason: str = ""
-
-
 encode = msgspec.msgpack.Encoder().encode
 decode_heartbeat = msgspec.msgpack.Decoder(Heartbeat).decode
 decode_heartbeat_reply = msgspec.msgpack.Decoder(HeartbeatReply).decode
 decode_elect_request = msgspec.msgpack.Decoder(ElectRequest).decode
 decode_elect_reply = msgspec.msgpack.Decoder(ElectReply).decode
-decode_join_request = msgspec.msgpack.Decoder(JoinRequest).decode
-decode_join_reply = msgspec.msgpack.Decoder(JoinReply).decode

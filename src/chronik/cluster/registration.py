@@ -28,9 +28,9 @@ from chronik.cluster.messages import (
 )
 from chronik.cluster.ports import Group, PeerLink
 from chronik.cluster.settings import Timings
-from chronik.metadata.commands import RegisterBroker
+from chronik.metadata.commands import AddNode, RegisterBroker
 from chronik.metadata.delta import Delta
-from chronik.metadata.model import NO_LEADER, UNSET_EPOCH, BrokerInfo
+from chronik.metadata.model import NO_LEADER, UNSET_EPOCH, BrokerInfo, NodeState
 from chronik.metadata.store import MetadataStore
 from chronik.protocol.errors import ErrorCode
 
@@ -41,7 +41,8 @@ BEATS_APART_MIN_S = 0.01  # between two heartbeats, however many reasons there a
 
 class BrokerRegistration:
     """`describe` is asked for the registration of this process whenever it matters, so a changed address is noticed.
-    `renew_lease` gets a time of `clock`; `on_superseded` is called once, when a newer process has taken this id."""
+    `renew_lease` gets a time of `clock`; `on_superseded` is called once, when a newer process has taken this id. With
+    `rejoin` a node that was removed asks to be added again, as it does when an operator starts it to join."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class BrokerRegistration:
         renew_lease: Callable[[float], None],
         revoke_lease: Callable[[], None],
         on_superseded: Callable[[str], None],
+        rejoin: bool = False,
         timings: Timings | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -66,6 +68,7 @@ class BrokerRegistration:
         self._renew_lease = renew_lease
         self._revoke_lease = revoke_lease
         self._on_superseded = on_superseded
+        self._rejoin = rejoin
         self._timings = timings or Timings()
         self._clock = clock
         self._rng = rng or random.Random()
@@ -196,6 +199,8 @@ class BrokerRegistration:
         if self._was_registered and known is not None and known.incarnation != self._incarnation:
             self._supersede(known)
             return
+        if self._rejoin and not self._was_registered:
+            await self._ask_to_be_added(wanted)
         seen = known.epoch if known is not None else UNSET_EPOCH
         command = msgspec.structs.replace(wanted, seen_epoch=seen)
         result = await self._store.propose(command, self._timings.propose_s)
@@ -209,6 +214,12 @@ class BrokerRegistration:
         else:
             log.error("broker not registered", node=self.node_id, error=result.error.name, reason=result.reason)
             await asyncio.sleep(self._timings.retry_max_s)
+
+    async def _ask_to_be_added(self, wanted: RegisterBroker) -> None:
+        node = self._store.image.nodes.get(self.node_id)
+        if node is not None and node.state in (NodeState.LEAVING, NodeState.REMOVED):
+            command = AddNode(self.node_id, wanted.directory_id, wanted.peer_host, wanted.peer_port)
+            await self._store.propose(command, self._timings.propose_s)
 
     def _supersede(self, other: BrokerInfo) -> None:
         self.superseded = True
