@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from chronik.broker.fetch_sessions import FetchSessions
 from chronik.broker.metrics import BrokerMetrics
 from chronik.broker.producer_ids import ProducerIds
+from chronik.broker.quorum import Quorum
 from chronik.broker.topic_descriptions import TopicDescriptions
+from chronik.cluster.controller_client import ControllerClient
 from chronik.cluster.placement import Cursor
 from chronik.metadata.model import NO_LEADER
 from chronik.protocol.wire import Message
@@ -30,9 +32,10 @@ if TYPE_CHECKING:
 class Services:
     """The parts of a node that handlers use. One object per node, filled in by whoever assembles the node.
 
-    `coordinators` are looked up by name ("groups", "transactions"); an API whose coordinator is absent is neither
-    served nor advertised. `controller_id` tells who leads the Raft group, -1 when nobody is known to. `executor` runs
-    what is too slow for the loop: re-encoding and down-conversion.
+    `coordinators` are looked up by name: "groups", "transactions"; and, made here of `raft` and `transport`,
+    "controller" and "quorum". An API that needs one that is absent is neither served nor advertised. `controller_id`
+    tells who leads the Raft group, -1 when nobody is known to. `executor` runs what is too slow for the loop:
+    re-encoding and down-conversion.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Services:
         controller_id: Callable[[], int] | None = None,
         logs: Any = None,
         raft: Any = None,
+        transport: Any = None,
         executor: Executor | None = None,
         coordinators: dict[str, Any] | None = None,
         metrics: BrokerMetrics | None = None,
@@ -56,8 +60,12 @@ class Services:
         self.controller_id: Callable[[], int] = controller_id if controller_id is not None else _nobody
         self.logs = logs
         self.raft = raft
+        self.transport = transport
         self.executor = executor
         self.coordinators: dict[str, Any] = coordinators if coordinators is not None else {}
+        if raft is not None and transport is not None:
+            self.coordinators.setdefault("controller", ControllerClient(raft, transport))
+            self.coordinators.setdefault("quorum", Quorum(raft, transport))
         self.metrics = metrics or BrokerMetrics()
         self.fetch_sessions = FetchSessions(configs.broker_int("max.incremental.fetch.session.cache.slots"))
         self.fetch_max_bytes = configs.broker_int("fetch.max.bytes")

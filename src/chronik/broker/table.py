@@ -32,7 +32,7 @@ class ServedApi(NamedTuple):
 
     key: ApiKey
     module: str
-    needs: str | None = None  # the coordinator that must be there
+    needs: str | None = None  # the entry of `Services.coordinators` that must be there
 
 
 SERVED_APIS: tuple[ServedApi, ...] = (
@@ -51,7 +51,13 @@ SERVED_APIS: tuple[ServedApi, ...] = (
     ServedApi(ApiKey.DESCRIBE_LOG_DIRS, "describe_log_dirs"),
     ServedApi(ApiKey.CREATE_PARTITIONS, "create_partitions"),
     ServedApi(ApiKey.INCREMENTAL_ALTER_CONFIGS, "alter_configs"),
+    ServedApi(ApiKey.ELECT_LEADERS, "elect_leaders", "controller"),
+    ServedApi(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "partition_reassignments"),
+    ServedApi(ApiKey.LIST_PARTITION_REASSIGNMENTS, "partition_reassignments"),
+    ServedApi(ApiKey.DESCRIBE_QUORUM, "describe_quorum", "quorum"),
+    ServedApi(ApiKey.UPDATE_FEATURES, "cluster_admin"),
     ServedApi(ApiKey.DESCRIBE_CLUSTER, "describe_cluster"),
+    ServedApi(ApiKey.UNREGISTER_BROKER, "cluster_admin"),
     ServedApi(ApiKey.LIST_CONFIG_RESOURCES, "describe_configs"),
     ServedApi(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "describe_topic_partitions"),
 )

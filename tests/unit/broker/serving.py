@@ -58,7 +58,13 @@ class KafkaClient(WireClient):
 class ServedNode:
     """One node, number 1, of a cluster whose other nodes exist in metadata only."""
 
-    def __init__(self, config: NodeConfig, limits: BrokerLimits, table: tuple[ServedApi, ...]) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        limits: BrokerLimits,
+        table: tuple[ServedApi, ...],
+        coordinators: dict[str, Any] | None = None,
+    ) -> None:
         self.history = SharedLog()
         self.store = self.history.join(MetadataStore())
         self.logs = MemoryLogs()
@@ -79,6 +85,7 @@ class ServedNode:
             replicas=self.replicas,
             configs=self.configs,
             controller_id=lambda: self.controller,
+            coordinators=coordinators,
         )
         self.router = Router(self.services, table)
         self.listener = Listener(self.router, limits=limits, metrics=self.services.metrics)
@@ -95,9 +102,10 @@ class ServedNode:
         limits: BrokerLimits | None = None,
         table: tuple[ServedApi, ...] = SERVED_APIS,
         data_dir: Path = Path(),
+        coordinators: dict[str, Any] | None = None,
     ) -> ServedNode:
         config = load_config(environment={}, flags={"data_dir": str(data_dir)}, broker_flags=static or {})
-        node = cls(config, limits or BrokerLimits(), table)
+        node = cls(config, limits or BrokerLimits(), table, coordinators)
         node.replicas.start()
         if brokers:
             await bring_up(node.store, *range(1, brokers + 1))
