@@ -21,8 +21,7 @@ class Timings(msgspec.Struct, frozen=True):
     retry_s: float = 0.05
     retry_max_s: float = 1.0
     propose_s: float = 5.0
-    rebalance_quiet_s: float = 10.0
-    rebalance_every_s: float = 300.0
+    rebalance_every_s: float = 10.0
 
     @property
     def beat_timeout_s(self) -> float:

@@ -54,6 +54,13 @@ class MetadataImage:
         self.configs_version = 0
         self.broker_configs_version = 0
 
+    def detached(self) -> MetadataImage:
+        """The image as it is now, apart from the living one, for work that is too long for the event loop."""
+        copy = MetadataImage()
+        for name, value in vars(self).items():
+            setattr(copy, name, dict(value) if isinstance(value, dict) else value)
+        return copy
+
     @property
     def feature_level(self) -> int:
         return self.features.get(CLUSTER_LEVEL, 1)
