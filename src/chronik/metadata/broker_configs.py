@@ -56,7 +56,7 @@ _TOPIC_CREATION: list[Row] = [
     ("auto.leader.rebalance.enable", _BOOLEAN, "true", _CLUSTER_WIDE,
      "Whether leadership returns to preferred replicas by itself.", None),
     ("leader.imbalance.check.interval.seconds", _LONG, 10, _CLUSTER_WIDE,
-     "How often leadership is given back to preferred replicas, and how long after a broker came or went.", at_least(1)),
+     "How often leadership returns to preferred replicas, and how long after a broker came or went.", at_least(1)),
     ("leader.imbalance.per.broker.percentage", _INT, 10, _READ_ONLY, "Kept for tools; Chronik balances exactly.", None),
     ("create.topic.policy.class.name", ConfigType.CLASS, None, _READ_ONLY, "Not available in Chronik.", None),
     ("alter.config.policy.class.name", ConfigType.CLASS, None, _READ_ONLY, "Not available in Chronik.", None),
