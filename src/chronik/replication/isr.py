@@ -31,8 +31,9 @@ log = structlog.get_logger()
 class IsrUpdater:
     """Proposes the ISR changes of one node."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, propose_timeout_s: float = PROPOSE_TIMEOUT_S) -> None:
         self._replicas = replicas
+        self._propose_timeout_s = propose_timeout_s
         self._dirty: dict[Partition, None] = {}
         self._waiting: dict[Partition, None] = {}
         self._recheck: asyncio.TimerHandle | None = None
@@ -107,7 +108,7 @@ class IsrUpdater:
         command = UpdateIsr(self._replicas.node_id, [change for _, change in begun], self._replicas.registration)
         leads = [partition.leadership for partition, _ in begun]
         try:
-            result = await self._replicas.store.propose(command, timeout_s=PROPOSE_TIMEOUT_S)
+            result = await self._replicas.store.propose(command, timeout_s=self._propose_timeout_s)
         except Exception as error:
             log.warning(
                 "an ISR change has no known outcome and is tried again", partitions=len(begun), error=str(error)

@@ -19,7 +19,7 @@ from chronik.metadata.model import NO_LEADER, PartitionInfo, ResourceType, Topic
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.replication.fetch_server import FetchServer
 from chronik.replication.fetcher import DataTransport, Fetchers
-from chronik.replication.isr import IsrUpdater
+from chronik.replication.isr import PROPOSE_TIMEOUT_S, IsrUpdater
 from chronik.replication.leadership import UNREGISTERED
 from chronik.replication.lease import Lease
 from chronik.replication.metrics import ReplicationGauges, ReplicationMetrics
@@ -52,6 +52,7 @@ class ReplicaManager:
         transport: DataTransport | None = None,
         lease: Lease | None = None,
         clock: Callable[[], float] = time.monotonic,
+        isr_timeout_s: float = PROPOSE_TIMEOUT_S,
     ) -> None:
         self.node_id = node_id
         self.incarnation = incarnation
@@ -67,7 +68,7 @@ class ReplicaManager:
         self._listeners: list[LeadershipListener] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._sessions = 0
-        self._isr = IsrUpdater(self)
+        self._isr = IsrUpdater(self, isr_timeout_s)
         self._server = FetchServer(self)
         self._fetchers = Fetchers(self, transport) if transport is not None else None
         if transport is not None:
