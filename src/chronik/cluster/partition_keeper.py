@@ -148,7 +148,16 @@ class PartitionKeeper:
                 self.awaited_index = max(self.awaited_index, self._leaderless.get(key, 0))
         if balance and moves >= BALANCE_MOVES_PER_ROUND:
             self._balance = True
+        started = self._clock()
         await self._propose_slices(elections, SetPartitionLeader)
+        if elections:
+            chosen = sum(1 for change in elections if change.leader != NO_LEADER)
+            log.info(
+                "leadership of partitions changed",
+                new_leaders=chosen,
+                without_leader=len(elections) - chosen,
+                took_s=round(self._clock() - started, 3),
+            )
         await self._propose_slices(shrinks, lambda changes: UpdateIsr(CONTROLLER, changes))
         await self._propose_slices(finished, FinishAssignment)
 

@@ -4,8 +4,9 @@ Pure: every method is told the time. Rules:
 1. A session lapses when nothing was heard for `session_s`. Time in which the controller itself did not look (its own
    late ticks, a paused process) is not a broker's silence: all sessions are extended by it.
 2. A lease is promised from the moment a heartbeat arrives, which is after it was sent, from when the broker counts.
-3. A new controller does not know what the last one promised: everybody gets a full session, and is taken to hold a
-   full lease.
+3. A new controller does not know what the last one promised: everybody is taken to hold a full lease from the moment
+   it begins, and has as long, four heartbeats, to be heard from. That is less than a session, because the brokers have
+   been without a controller for an election already, and a dead one among them must not cost more than it has to.
 4. A process that registers again from the same data folder proves that the last one is dead, since only one process
    can hold the folder: its lease is over. From another folder, it proves nothing.
 5. A broker is known to have stopped leading what was taken from it when it has applied that change, or when its lease

@@ -151,7 +151,7 @@ async def test_a_deposed_controller_that_does_not_know_it_grants_no_lease(cluste
     assert online(nodes[0], 1, 2, 3), "they are heard all the same"
 
 
-async def test_a_new_controller_carries_on_and_gives_everybody_a_full_session(cluster: ClusterDouble) -> None:
+async def test_a_new_controller_carries_on_and_gives_everybody_time_to_be_heard_from(cluster: ClusterDouble) -> None:
     nodes = await three(cluster)
     await create(nodes[0], (1, 2, 3), (2, 3, 1))
     changes: list[set[int]] = []

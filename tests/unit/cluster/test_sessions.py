@@ -25,10 +25,10 @@ def tick_until(sessions: Sessions, start: float, end: float) -> list[int]:
     return lapsed
 
 
-def test_a_new_controller_gives_everybody_a_full_session() -> None:
+def test_a_new_controller_gives_everybody_a_full_lease_to_be_heard_from() -> None:
     sessions = table(1, 2)
-    assert tick_until(sessions, 100.0, 101.45) == []
-    assert tick_until(sessions, 101.45, 101.55) == [1, 2]
+    assert tick_until(sessions, 100.0, 101.15) == []
+    assert tick_until(sessions, 101.15, 101.25) == [1, 2]
 
 
 def test_a_new_controller_takes_everybody_to_hold_a_full_lease() -> None:
@@ -42,8 +42,8 @@ def test_a_new_controller_takes_everybody_to_hold_a_full_lease() -> None:
 def test_a_heartbeat_extends_the_session_and_silence_ends_it() -> None:
     sessions = table(1, 2)
     sessions.heard(1, 10, 0, 101.0)
-    assert tick_until(sessions, 100.0, 102.0) == [2]
-    assert tick_until(sessions, 102.0, 102.6) == [1, 2]
+    assert tick_until(sessions, 100.0, 102.45) == [2]
+    assert tick_until(sessions, 102.45, 102.6) == [1, 2]
 
 
 @pytest.mark.parametrize("held_up", [5.0, 60.0])
