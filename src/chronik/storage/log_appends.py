@@ -161,12 +161,10 @@ class LogAppends(LogState):
             raise self._write_failed(segment, error) from error
         segment.record_appended(batches, size, config.index_interval_bytes)
         self.end_offset = next_offset
-        if config.durability == "fsync" and not self._dirty:
-            self._dirty = True
+        if not self._noted and config.durability == "fsync":
+            self._noted = True
             self._dirty_files.append(file)
-            if self._sync_state is SyncState.IDLE:
-                self._sync_state = SyncState.QUEUED
-                self.services.commits.request(self)
+            self.request_sync()
         if segment.indexes_due:
             self._write_indexes(segment)
 
@@ -187,16 +185,20 @@ class LogAppends(LogState):
         fs = self.services.fs
         try:
             fs.make_directory(self.directory)
-            if self.topic_id is not None:
-                path = f"{self.directory}/{PARTITION_METADATA}"
-                fs.open(path, create=True).write_at(0, format_partition_metadata(self.topic_id))
-                self._dirty_files.append(path)
+            self._write_topic_id()
             segment = self._new_segment(base_offset)
         except OSError as error:
             raise self._refuse_or_fail(error) from error
         self._dirty_directories.append(self.services.root)
         self.services.changed.add(self)
         return segment
+
+    def _write_topic_id(self) -> None:
+        if self.topic_id is not None:
+            path = f"{self.directory}/{PARTITION_METADATA}"
+            self.services.fs.open(path, create=True).write_at(0, format_partition_metadata(self.topic_id))
+            self._dirty_files.append(path)
+            self._dirty_directories.append(self.directory)
 
     def _new_segment(self, base_offset: int) -> Segment:
         segment = Segment(self.directory, base_offset)
@@ -206,6 +208,7 @@ class LogAppends(LogState):
             file.truncate(0)
         self.segments.append(segment)
         self.bases.append(base_offset)
+        self._noted = False
         self._dirty_directories.append(self.directory)
         return segment
 
@@ -301,7 +304,7 @@ class LogAppends(LogState):
             self._sync_state = SyncState.IDLE
             return None
         self._sync_state = SyncState.RUNNING
-        self._dirty = False
+        self._dirty = self._noted = False
         files, self._dirty_files = self._dirty_files, []
         directories, self._dirty_directories = self._dirty_directories, []
         if self._config.durability == "fsync" or not self.segments:

@@ -55,9 +55,7 @@ class LogCuts(LogAppends):
         keep = self.segment_index(offset)
         segment = self.segments[keep]
         for gone in self.segments[keep + 1 :]:
-            self._forget(gone)
-            for suffix in SEGMENT_SUFFIXES:
-                services.fs.remove(f"{gone.path}{suffix}")
+            self._remove_segment(gone)
         del self.segments[keep + 1 :]
         del self.bases[keep + 1 :]
         log = services.files.get(segment.log_slot)
@@ -67,7 +65,6 @@ class LogCuts(LogAppends):
         if position < segment.size:
             header = log.read_at(position, 8)
             offset = min(offset, int.from_bytes(header, "big"))
-        self._dirty_files.extend(segment.cut(offset, position, services.fs))
         self._dirty_directories.append(self.directory)
         self.end_offset = offset
         self.high_watermark = min(self.high_watermark, offset)
@@ -76,9 +73,32 @@ class LogCuts(LogAppends):
         if self.epochs is not None and self.epochs.truncate_from_end(offset):
             self.latest_epoch = self.epochs.latest
             self.epochs_changed = True
+        self._begin_anew(segment, offset, position)
         self._restore_producers()
         services.changed.add(self)
         self.request_sync()
+
+    def _begin_anew(self, segment: Segment, offset: int, position: int) -> None:
+        """Cut the last segment and go on in a file of its own.
+
+        The cut is not on the disk yet. Were new batches written over the old ones, a power cut could leave some of
+        each, a history that never was; with a new file it leaves the old or the new.
+        """
+        fs = self.services.fs
+        if position:
+            self._dirty_files.extend(segment.cut(offset, position, fs))
+            segment.close_time_index()
+            self._write_indexes(segment)
+        else:
+            self._remove_segment(segment)
+            self.segments.pop()
+            self.bases.pop()
+        self._new_segment(offset)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._forget(segment)
+        for suffix in SEGMENT_SUFFIXES:
+            self.services.fs.remove(f"{segment.path}{suffix}")
 
     def reset_to(self, offset: int) -> None:
         """Drop the whole log and go on at `offset`: for a follower whose leader no longer has what came before."""
@@ -90,9 +110,7 @@ class LogCuts(LogAppends):
                 services.lower_recovery_point(self, offset)
             self._generation += 1
             for gone in self.segments:
-                self._forget(gone)
-                for suffix in SEGMENT_SUFFIXES:
-                    services.fs.remove(f"{gone.path}{suffix}")
+                self._remove_segment(gone)
             self._remove_snapshots(-1)
             self.segments.clear()
             self.bases.clear()

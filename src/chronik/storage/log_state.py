@@ -72,6 +72,7 @@ class LogState:
         "_dirty_files",
         "_failure",
         "_generation",
+        "_noted",
         "_sync_state",
         "bases",
         "checkpointed_offset",
@@ -127,6 +128,9 @@ class LogState:
         self._config = config
         self._failure: str | None = None
         self._dirty = False
+        """A sync is due."""
+        self._noted = False
+        """The file that appends go to is among the dirty ones."""
         self._dirty_files: list[File | str] = []
         self._dirty_directories: list[str] = []
         self._sync_state = SyncState.IDLE

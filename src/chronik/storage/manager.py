@@ -254,7 +254,7 @@ class LogManager:
             )
             return log
         if log.topic_id is None:
-            log.topic_id = topic_id
+            log.adopt_topic_id(topic_id)
         elif log.topic_id != topic_id:
             raise KafkaError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,

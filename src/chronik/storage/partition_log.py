@@ -58,6 +58,13 @@ class PartitionLog(LogCuts, LogReads):
             )
             self.request_sync()
 
+    def adopt_topic_id(self, topic_id: bytes) -> None:
+        """Give a log its topic id, when a crash has lost the file that held it. OSError when it cannot be written."""
+        self.topic_id = topic_id
+        if self.segments:
+            self._write_topic_id()
+            self.request_sync()
+
     def producers(self) -> list[ProducerInfo]:
         """The producers this log remembers."""
         entries = self.producer_states.entries.values() if self.producer_states is not None else ()

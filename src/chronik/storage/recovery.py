@@ -99,11 +99,20 @@ def load_log(fs: FileSystem, request: LoadRequest) -> LoadedLog:
         segment.next_offset = following.base_offset
     loaded.segments = segments
     on_file = read_epochs(fs, f"{directory}/{LEADER_EPOCHS}")
-    loaded.epochs = EpochCache(on_file)
     if segments:
+        loaded.epochs = EpochCache(on_file)
         _Recovery(fs, request, loaded).run()
+    else:
+        _remove_snapshots(fs, request, loaded, -1)
     loaded.epochs_changed = loaded.epochs.entries() != on_file
     return loaded
+
+
+def _remove_snapshots(fs: FileSystem, request: LoadRequest, loaded: LoadedLog, beyond: int) -> None:
+    """Snapshots of records that are not there (any more) would say the wrong thing about those that come."""
+    while loaded.snapshot_offsets and loaded.snapshot_offsets[-1] > beyond:
+        offset = loaded.snapshot_offsets.pop()
+        fs.remove(f"{request.directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
 
 
 def _sort_names(fs: FileSystem, directory: str) -> tuple[list[int], list[int], set[int]]:
@@ -174,7 +183,8 @@ class _Recovery:
         while index < len(segments):
             segment = segments[index]
             last = index == len(segments) - 1
-            needed = last or segment.next_offset > request.recovery_point or not segment.time_index.in_file
+            # At the recovery point itself the end of a truncated segment may still be there.
+            needed = last or segment.next_offset >= request.recovery_point or not segment.time_index.in_file
             if needed and not self._recover(segment, last):
                 self._drop_after(index)
             index += 1
@@ -201,10 +211,23 @@ class _Recovery:
                         check_crc = True
                         segment.trusted_from = segment.size
                         break
+                    if limit is not None and batch.base_offset >= limit:
+                        self._cut_leftovers(segment, log, end, limit)
+                        end = segment.size
+                        break
                     self._accept(segment, batch, limit, check_crc)
             except DamagedBatch as damage:
                 sound = self._step_over(segment, log, end, limit, damage, check_crc)
-        if limit is not None and sound:
+        if sound and limit is not None and segment.next_offset < limit and limit > recovery_point:
+            # A segment ends where the next one begins, so its end is missing: unsynced bytes that never got here.
+            logger.warning(
+                "a segment lost its unsynced end",
+                path=segment.log_slot.path,
+                end_offset=segment.next_offset,
+                next_segment=limit,
+            )
+            sound = False
+        if sound and limit is not None:
             segment.next_offset = limit
             segment.close_time_index()
         if recovery_point < NOTHING_TO_SCAN or not sound or not last:
@@ -287,6 +310,12 @@ class _Recovery:
         )
         return False
 
+    def _cut_leftovers(self, segment: Segment, log: File, end: int, limit: int) -> None:
+        """A truncation that did not reach the disk: the log went on in a new segment, the old end is still here."""
+        logger.info("the end of a segment was truncated again", path=segment.log_slot.path, offset=limit)
+        log.truncate(segment.size)
+        self._loaded.cut_bytes += end - segment.size
+
     def _drop_after(self, index: int) -> None:
         """Segments after a cut have no place any more: what they hold was never synced."""
         segments = self._loaded.segments
@@ -305,9 +334,7 @@ class _Recovery:
         """Producer state at the end of the log; the aborted transactions found on the way replace those on file."""
         loaded, request, fs = self._loaded, self._request, self._fs
         trusted = loaded.end_offset if clean else min(request.recovery_point, loaded.end_offset)
-        for offset in [offset for offset in loaded.snapshot_offsets if offset > trusted]:
-            fs.remove(f"{request.directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
-            loaded.snapshot_offsets.remove(offset)
+        _remove_snapshots(fs, request, loaded, trusted)
         states, offset = load_snapshot(fs, request.directory, loaded.snapshot_offsets, trusted, request.now_ms)
         if clean and offset != loaded.end_offset:
             return  # a clean stop leaves a snapshot at the end, unless there is nothing to remember
@@ -331,6 +358,8 @@ class _Recovery:
 
     def _sync(self) -> None:
         """What was found counts as stored, so it must be: after a kill the page cache may be all that has it."""
+        if self._loaded.topic_id is not None:
+            self._to_sync.append(f"{self._request.directory}/{PARTITION_METADATA}")
         for path in dict.fromkeys(self._to_sync):
             file = self._fs.open(path)
             file.sync()

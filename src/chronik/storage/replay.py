@@ -20,12 +20,13 @@ logger = structlog.get_logger()
 
 
 def load_snapshot(
-    fs: FileSystem, directory: str, snapshot_offsets: Sequence[int], not_above: int, now_ms: int
+    fs: FileSystem, directory: str, snapshot_offsets: list[int], not_above: int, now_ms: int
 ) -> tuple[ProducerStates, int]:
-    """(state, its offset) of the newest sound snapshot; an empty state and −1 when there is none."""
-    for offset in reversed(snapshot_offsets):
-        if offset > not_above:
-            continue
+    """(state, its offset) of the newest sound snapshot; an empty state and −1 when there is none.
+
+    Snapshots that turn out to be damaged are taken off the list.
+    """
+    for offset in reversed([offset for offset in snapshot_offsets if offset <= not_above]):
         path = f"{directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
         try:
             raw = read_whole(fs, path, SNAPSHOT_BYTES_MAX)
@@ -33,6 +34,7 @@ def load_snapshot(
                 return decode_snapshot(raw, now_ms), offset
         except (ValueError, OSError) as error:
             logger.warning("a producer snapshot is ignored, an older one is used", path=path, error=str(error))
+        snapshot_offsets.remove(offset)
     return ProducerStates(), -1
 
 
@@ -40,7 +42,7 @@ def load_producers(
     fs: FileSystem,
     directory: str,
     segments: Sequence[Segment],
-    snapshot_offsets: Sequence[int],
+    snapshot_offsets: list[int],
     end_offset: int,
     now_ms: int,
 ) -> ProducerStates:
