@@ -48,8 +48,9 @@ class Sessions:
         self._looked_at = -math.inf
 
     def begin(self, now: float, node_ids: Iterable[int]) -> None:
-        """A new controller: everybody gets full grace (rule 3)."""
-        self._sessions = {node_id: Session(node_id, now + self._session_s, now + self._lease_s) for node_id in node_ids}
+        """A new controller: everybody gets grace (rule 3)."""
+        grace_until = now + self._lease_s
+        self._sessions = {node_id: Session(node_id, grace_until, grace_until) for node_id in node_ids}
         self._looked_at = now
 
     def heard(self, node_id: int, epoch: int, applied_index: int, now: float) -> None:
