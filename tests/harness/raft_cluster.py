@@ -144,6 +144,8 @@ class Cluster:
     async def start(self) -> Cluster:
         for node in self.nodes.values():
             await node.start()
+        if len(self.nodes) == 1:
+            await self.leader()
         return self
 
     async def close(self) -> None:

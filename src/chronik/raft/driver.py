@@ -367,7 +367,9 @@ class RaftDriver:
             self._applier.add(ready.committed)
         if ready.reads:
             self._reads.confirmed(ready.reads)
-        self._persistence.add(ready)
+        ready.messages = []
+        if ready.hard_state or ready.entries or ready.committed or ready.durable_messages or ready.snapshot:
+            self._persistence.add(ready)
 
     def _send(self, messages: Sequence[Message]) -> None:
         send = self._transport.send

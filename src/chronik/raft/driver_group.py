@@ -27,7 +27,7 @@ class Group:
         self.waiting = Waiting(settings.results_kept_max)
         self.out: ProposeError | None = None
         """Why this node takes no part any more."""
-        self._changes: set[asyncio.Future[None]] = set()
+        self._changes: dict[asyncio.Future[None], None] = {}
         self.on_change: list[Callable[[], None]] = []
 
     @property
@@ -48,7 +48,7 @@ class Group:
 
     def changed(self) -> None:
         """Role, term, leader or membership changed."""
-        changes, self._changes = self._changes, set()
+        changes, self._changes = self._changes, {}
         for future in changes:
             if not future.done():
                 future.set_result(None)
@@ -58,13 +58,13 @@ class Group:
     async def change(self, until: float) -> None:
         """Returns at the next change, or at the time `until`."""
         future: asyncio.Future[None] = self.loop.create_future()
-        self._changes.add(future)
+        self._changes[future] = None
         timer = self.loop.call_at(until, future.cancel)
         try:
             await asyncio.wait([future])
         finally:
             timer.cancel()
-            self._changes.discard(future)
+            self._changes.pop(future, None)
 
     def voters_reachable(self) -> int:
         """Voters that answer, this node included if it is one."""

@@ -17,7 +17,7 @@ from chronik.raft.driver_status import PeerView, RaftStatus
 from chronik.raft.state import Role
 from chronik.raft.status import CoreStatus
 from chronik.raft.storage import RaftStorage
-from chronik.raft.types import UNKNOWN_DIRECTORY, Member
+from chronik.raft.types import UNKNOWN_DIRECTORY, Configuration, Member
 
 log = structlog.get_logger()
 
@@ -95,7 +95,7 @@ class Observer:
         before, self._configuration = self._configuration, group.core.configuration
         members = {**self._configuration.observers, **self._configuration.voters}
         old = {**before.observers, **before.voters} if before is not None else {}
-        if before is not None:
+        if before is not None and _ids(before) != _ids(self._configuration):
             log.info(
                 "the membership changed",
                 voters=sorted(self._configuration.voters),
@@ -196,6 +196,10 @@ class Observer:
                 problem=connection.problem if connection is not None else "no address is known",
             )
         return views
+
+
+def _ids(configuration: Configuration) -> tuple[set[int], set[int]]:
+    return set(configuration.voters), set(configuration.observers)
 
 
 def _moved(old: Member | None, new: Member) -> bool:

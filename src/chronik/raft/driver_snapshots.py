@@ -108,6 +108,7 @@ class SnapshotMaker:
         log.info("wrote a snapshot of the metadata", index=meta.index, term=meta.term, bytes=meta.size)
         if trim_index:
             self._log_worker.submit(lambda: self._storage.trim(trim_index), self._trimmed)
+        self.take_if_due()
 
     def _trimmed(self, _: None, error: BaseException | None) -> None:
         if error is not None:
