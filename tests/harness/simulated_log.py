@@ -94,7 +94,8 @@ class SimulatedLog:
         self.config = config
         self.disk = disk
         self.on_synced: Callable[[SimulatedLog], None] | None = None
-        self.failed = False
+        self.full = False
+        self.failure: str | None = None
         self.closed = False
         self._sync_later = sync_later
         self._syncing = False
@@ -122,7 +123,7 @@ class SimulatedLog:
     def latest_epoch(self) -> int:
         return self.disk.entries[-1].epoch if self.disk.entries else -1
 
-    def append(self, data: memoryview, *, leader_epoch: int, now_ms: int, batches: object = None) -> AppendInfo:
+    def append(self, data: memoryview, *, leader_epoch: int, now_ms: int, **ignored: object) -> AppendInfo:
         self._check()
         base = self.end_offset
         for entry in entries_of(data):
@@ -139,8 +140,8 @@ class SimulatedLog:
         self._appended()
 
     def _check(self) -> None:
-        if self.failed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "this log has failed")
+        if self.failure is not None or self.full:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure or "the disk is full")
 
     def _appended(self) -> None:
         if self.config.synced:
@@ -240,6 +241,7 @@ class SimulatedLogs:
         self.disks = disks if disks is not None else {}
         self.aside: list[tuple[str, int, bytes]] = []
         self.deleted: list[tuple[str, int, bytes]] = []
+        self.on_failure: Callable[[SimulatedLog], None] | None = None
         self._sync_later = sync_later
         self._logs: dict[tuple[str, int], SimulatedLog] = {}
         for (topic, partition), disk in self.disks.items():
@@ -269,6 +271,13 @@ class SimulatedLogs:
         if log is not None:
             log.closed = True
         return self.disks.pop((topic, partition), None)
+
+    def fail(self, topic: str, partition: int) -> None:
+        """The disk stops a log."""
+        log = self._logs[topic, partition]
+        log.failure = "a sync failed"
+        if self.on_failure is not None:
+            self.on_failure(log)
 
     def known(self) -> Iterator[tuple[str, int, bytes]]:
         for (topic, partition), log in self._logs.items():

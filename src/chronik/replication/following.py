@@ -36,14 +36,18 @@ class Followed:
 
     def take_in(self, result: PartitionResult, records: memoryview) -> int:
         """Appends, cuts or moves the watermarks as the leader says; returns what is to be done next."""
-        if result.error:
-            return self._refused(result)
-        if result.diverging_end != UNKNOWN_OFFSET:
-            return self._cut(EpochEnd(result.diverging_epoch, result.diverging_end))
-        verdict = self._append(records) if len(records) else self.NOTHING
-        if verdict in (self.NOTHING, self.GROWN):
-            self._watermarks(result)
-        return verdict
+        try:
+            if result.error:
+                return self._refused(result)
+            if result.diverging_end != UNKNOWN_OFFSET:
+                return self._cut(EpochEnd(result.diverging_epoch, result.diverging_end))
+            verdict = self._append(records) if len(records) else self.NOTHING
+            if verdict != self.START_OVER:
+                self._watermarks(result)
+            return verdict
+        except KafkaError as error:
+            self._say("this replica cannot follow", error=error.code.name, reason=error.message)
+            return self.REST
 
     def _append(self, records: memoryview) -> int:
         partition = self.partition
@@ -51,11 +55,7 @@ class Followed:
         if first < partition.end_offset:
             self._say("the leader sent records that are here already; starting over", offset=first)
             return self.START_OVER
-        try:
-            partition.log.append_replica(records)
-        except KafkaError as error:
-            self._say("records of the leader could not be appended", error=error.code.name, reason=error.message)
-            return self.REST
+        partition.log.append_replica(records)
         return self.GROWN
 
     def _watermarks(self, result: PartitionResult) -> None:

@@ -17,6 +17,7 @@ import structlog
 from chronik.metadata.configs import ConfigView
 from chronik.metadata.model import NO_LEADER, PartitionInfo, ResourceType, TopicInfo
 from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.replication.failures import FailedReplicas
 from chronik.replication.fetch_server import FetchServer
 from chronik.replication.fetcher import DataTransport, Fetchers
 from chronik.replication.isr import PROPOSE_TIMEOUT_S, IsrUpdater
@@ -68,6 +69,8 @@ class ReplicaManager:
         self._listeners: list[LeadershipListener] = []
         self._unsubscribe: Callable[[], None] | None = None
         self._sessions = 0
+        self._failures = FailedReplicas(self)
+        logs.on_failure = self._log_failed
         self._isr = IsrUpdater(self, isr_timeout_s)
         self._server = FetchServer(self)
         self._fetchers = Fetchers(self, transport) if transport is not None else None
@@ -89,6 +92,7 @@ class ReplicaManager:
             self._unsubscribe()
             self._unsubscribe = None
         self._isr.stop()
+        self._failures.stop()
         self._server.stop()
         if self._fetchers is not None:
             self._fetchers.stop()
@@ -233,6 +237,15 @@ class ReplicaManager:
             self._announce(partition, False)
         if leads and (not led or skipped):
             self._announce(partition, True)
+        if partition.failed:
+            self._failures.withdraw(partition)
+
+    def _log_failed(self, failed: PartitionLog) -> None:
+        partition = self.get(failed.topic, failed.partition)
+        if partition is not None and partition.opened_log is failed:
+            led, epoch = partition.is_leader, partition.leader_epoch
+            partition.log_failed()
+            self._role_changed(partition, led, epoch)
 
     def _announce(self, partition: Partition, became_leader: bool) -> None:
         for listener in self._listeners:

@@ -34,7 +34,7 @@ class OrphanKeeper:
     def settle(self) -> None:
         """Goes through everything on disk, once the image is known to be recent enough."""
         for topic, index, topic_id in list(self._logs.known()):
-            known = self._image.topics_by_id.get(topic_id)
+            known = self._image.topics_by_id.get(topic_id) if topic_id is not None else None
             if known is None:
                 self._discard(topic, index, topic_id)
             elif index >= len(known.partitions) or self._node_id not in known.partitions[index].replicas:
@@ -55,20 +55,23 @@ class OrphanKeeper:
             if found is not None and found.topic_id == topic.topic_id:
                 self._logs.delete(topic.name, index)
 
-    def _discard(self, topic: str, index: int, topic_id: bytes) -> None:
-        if self._image.was_deleted(topic_id):
+    def _discard(self, topic: str, index: int, topic_id: bytes | None) -> None:
+        if topic_id is not None and self._image.was_deleted(topic_id):
             log.info("deleting the data of a topic that was deleted", topic=topic, partition=index, id=topic_id.hex())
             self._logs.delete(topic, index)
+        elif topic_id is None:
+            # The file with the id is synced before any record counts: nothing in here was ever acknowledged.
+            self._set_aside(topic, index, topic_id, "a crash has lost the id of its topic")
         else:
             self._set_aside(topic, index, topic_id, "metadata does not know its topic")
 
-    def _set_aside(self, topic: str, index: int, topic_id: bytes, reason: str) -> None:
+    def _set_aside(self, topic: str, index: int, topic_id: bytes | None, reason: str) -> None:
         self._metrics.logs_set_aside += 1
         log.warning(
             "setting data aside; look at it, then remove it by hand",
             topic=topic,
             partition=index,
-            id=topic_id.hex(),
+            id=topic_id.hex() if topic_id is not None else None,
             reason=reason,
         )
         self._logs.set_aside(topic, index)

@@ -121,9 +121,8 @@ class Partition:
 
     @property
     def follows(self) -> bool:
-        """Whether there is a leader elsewhere to fetch from, and metadata is not older than the log."""
-        leader = self.info.leader
-        return leader not in (NO_LEADER, self._host.node_id) and not sees_the_past(self.latest_epoch, self.leader_epoch)
+        """Whether this replica has to fetch from a leader elsewhere, and can."""
+        return self.info.leader not in (NO_LEADER, self._host.node_id) and self._fit(self.info)
 
     @property
     def leader_id(self) -> int:
@@ -163,6 +162,11 @@ class Partition:
         return self._log.latest_epoch if self._log is not None else NO_EPOCH
 
     @property
+    def failed(self) -> bool:
+        """Whether the disk has stopped the log."""
+        return self._log is not None and self._log.failure is not None
+
+    @property
     def comparable_epoch(self) -> int:
         """The epoch of the last record, to compare with a leader; none when there is no record left to compare."""
         return self.latest_epoch if self.end_offset > self.log_start_offset else NO_EPOCH
@@ -182,7 +186,7 @@ class Partition:
         """Takes the role that metadata gives this replica. A leader that stays one in the next epoch goes on."""
         previous, self.info = self.info, info
         lead = self._lead
-        if info.leader != self._host.node_id or sees_the_past(self.latest_epoch, info.leader_epoch):
+        if info.leader != self._host.node_id or not self._fit(info):
             if lead is not None:
                 self._resign()
             elif previous.leader != info.leader:
@@ -198,6 +202,15 @@ class Partition:
             self._host.metrics.leader_elections += 1
             self._wake()
         self.advance_high_watermark()
+
+    def _fit(self, info: PartitionInfo) -> bool:
+        """Whether this replica may take a role: its log works, and metadata is not older than what is in it."""
+        return not self.failed and not sees_the_past(self.latest_epoch, info.leader_epoch)
+
+    def log_failed(self) -> None:
+        """The disk stopped the log: this replica neither leads nor follows any more."""
+        if self._lead is not None:
+            self._resign()
 
     def stand_by(self) -> None:
         """This node has no role any more: it is fenced, shutting down, or the partition is gone."""
@@ -238,8 +251,11 @@ class Partition:
         required_acks: int,
         now_ms: int,
         batches: list[BatchInfo] | None = None,
+        internal: bool = False,
+        verification: int | None = None,
     ) -> AppendInfo:
-        """Appends as the leader. With `acks=all` the caller then waits for `committed(last offset + 1)`."""
+        """Appends as the leader. With `acks=all` the caller then waits for `committed(last offset + 1)`. `internal` and
+        `verification` are the log's, for coordinators and transactions."""
         lead = self._lead
         if lead is None or not self._host.lease.held():
             raise self._not_leader()
@@ -250,7 +266,14 @@ class Partition:
             )
         log = self.log
         old_end = log.end_offset
-        appended = log.append(data, leader_epoch=self.info.leader_epoch, now_ms=now_ms, batches=batches)
+        appended = log.append(
+            data,
+            leader_epoch=self.info.leader_epoch,
+            now_ms=now_ms,
+            batches=batches,
+            internal=internal,
+            verification=verification,
+        )
         if log.end_offset > old_end:
             lead.appended(old_end, log.end_offset, self._host.clock())
             if log.synced_offset > log.high_watermark:

@@ -247,17 +247,17 @@ async def test_followers_forget_what_the_leader_was_told_to_delete(nodes: Nodes)
     await settle(lambda: nodes.partition(2, "events").log_start_offset == 3, "the log start travels with the data")
 
 
-async def test_a_disk_that_fails_under_a_follower_does_not_stop_the_other_partitions(nodes: Nodes) -> None:
+async def test_a_full_disk_under_a_follower_does_not_stop_the_other_partitions(nodes: Nodes) -> None:
     nodes.create("broken", (1, 2), durability="os")
     nodes.create("events", (1, 2), durability="os")
     broken, leader = nodes.partition(1, "broken"), nodes.partition(1, "events")
     broken.append(writable(1), required_acks=1, now_ms=1)
     await settle(lambda: has(nodes, 2, [1], "broken"), "it works at first")
-    log_of(nodes, 2, "broken").failed = True
+    log_of(nodes, 2, "broken").full = True
     broken.append(writable(2), required_acks=1, now_ms=1)
     leader.append(writable(3), required_acks=-1, now_ms=1)
     await asyncio.wait_for(leader.committed(1) or asyncio.sleep(0), 5)
-    log_of(nodes, 2, "broken").failed = False
+    log_of(nodes, 2, "broken").full = False
     await settle(lambda: has(nodes, 2, [1, 2], "broken"), "and it recovers")
 
 
@@ -273,3 +273,47 @@ async def test_a_restarted_follower_is_compared_again(nodes: Nodes) -> None:
     leader.append(writable(2), required_acks=-1, now_ms=1)
     await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 10)
     assert lead.followers[2].link is not None
+
+
+async def test_a_leader_whose_disk_fails_gives_leadership_up(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3))
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=-1, now_ms=1)
+    waiting = leader.committed(1)
+    assert waiting is not None
+    nodes.logs[1].fail("events", 0)
+    assert isinstance(waiting.exception(), KafkaError) and not leader.is_leader
+    await settle(lambda: leader.info.leader == -1, "it asks to be replaced")
+    assert leader.isr == (2, 3)
+    nodes.elect("events", 0, 2)
+    successor = nodes.partition(2, "events")
+    successor.append(writable(2), required_acks=-1, now_ms=1)
+    for node_id in (2, 3):
+        await settle(lambda node_id=node_id: nodes.logs[node_id].get("events", 0) is not None, "the data arrives")
+        log_of(nodes, node_id)._sync_later = lambda finish: finish()
+        log_of(nodes, node_id).sync()
+    await settle(lambda: successor.high_watermark == successor.end_offset, "the others go on")
+    assert set(successor.isr) == {2, 3}, "the failed replica does not come back"
+
+
+async def test_the_last_replica_in_sync_stays_though_its_disk_failed(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2))
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=1, now_ms=1)
+    nodes.elect("events", 0, 1, isr=(1,))
+    nodes.managers[2].stop()
+    nodes.logs[1].fail("events", 0)
+    await asyncio.sleep(0.05)
+    assert (leader.isr, leader.info.leader) == ((1,), 1)
+
+
+async def test_a_follower_whose_disk_fails_leaves_the_isr_at_once(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(1) or asyncio.sleep(0), 5)
+    nodes.logs[3].fail("events", 0)
+    await settle(lambda: leader.isr == (1, 2), "it leaves")
+    leader.append(writable(2), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
+    assert leader.isr == (1, 2)
