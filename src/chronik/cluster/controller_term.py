@@ -144,7 +144,7 @@ class ControllerTerm:
             if broker is None:
                 self.sessions.forget(node_id, self._clock())
             elif broker.alive:
-                reason = f"no heartbeat for {self._timings.session_s:.1f} s"
+                reason = "no heartbeat arrived within its session"
                 await self._set_status(broker, BrokerStatus.OFFLINE, reason)
 
     async def _follow_leavers(self) -> None:
