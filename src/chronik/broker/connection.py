@@ -27,7 +27,13 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
-from chronik.broker.limits import FRAME_BUFFER_FIRST_BYTES, FRAME_BUFFER_GROWTH, SCRATCH_BYTES, BrokerLimits
+from chronik.broker.limits import (
+    CORK_BYTES_MAX,
+    FRAME_BUFFER_FIRST_BYTES,
+    FRAME_BUFFER_GROWTH,
+    SCRATCH_BYTES,
+    BrokerLimits,
+)
 
 if TYPE_CHECKING:
     from chronik.broker.listener import Listener
@@ -92,6 +98,8 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog",
         "_backlog_position",
+        "_corked",
+        "_corked_bytes",
         "_dispatch",
         "_frame",
         "_frame_charged",
@@ -133,6 +141,8 @@ class Connection(asyncio.BufferedProtocol):
         self._slots: deque[Slot] | None = None
         self._ready_bytes = 0  # of filled slots that wait behind an unfilled one
         self._unread_charged = 0
+        self._corked: Sequence[Buffer] | None = None
+        self._corked_bytes = 0
         self.frame_bytes_max = listener.limits.frame_bytes_max
         self.last_active = 0.0
         self.peer_host = ""
@@ -250,6 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         if not self._slots:
+            self._uncork()
             self._transport.close()
         elif self._reading:
             self._reading = False
@@ -311,10 +322,13 @@ class Connection(asyncio.BufferedProtocol):
             position = self._start_requests(view, position, end, owned)
         finally:
             self._working = False
+            if self._corked is not None:
+                self._uncork()
         if self._held & HELD_BY_CLOSE:
             return
         if position < 0:
-            self._drop_backlog()
+            if self._backlog is not None:
+                self._drop_backlog()
         elif not owned:
             assert self._backlog is None, "input was read although some was kept already"
             self._backlog = memoryview(bytearray(view[position:end]))
@@ -417,6 +431,8 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch(self, frame, True)
         finally:
             self._working = False
+            if self._corked is not None:
+                self._uncork()
 
     @property
     def _frame_is_whole(self) -> bool:
@@ -475,11 +491,22 @@ class Connection(asyncio.BufferedProtocol):
     # --- responses ----------------------------------------------------------------------------------------------
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
-        transport = self._transport
-        if transport is None:
-            return
-        transport.writelines(buffers)
-        self._listener.metrics.bytes_out += sum(map(len, buffers))
+        """Send now or, while requests are being started, together with the responses of the others."""
+        self._corked_bytes += sum(map(len, buffers))
+        if self._corked is None:
+            self._corked = buffers
+        else:
+            self._corked = [*self._corked, *buffers]
+        if not self._working or self._corked_bytes >= CORK_BYTES_MAX:
+            self._uncork()
+
+    def _uncork(self) -> None:
+        """One system call for all responses of one read: the client is woken once."""
+        buffers, self._corked = self._corked, None
+        size, self._corked_bytes = self._corked_bytes, 0
+        if buffers is not None and self._transport is not None:
+            self._listener.metrics.bytes_out += size
+            self._transport.writelines(buffers)
 
     def _flush(self) -> None:
         """Write the filled slots at the head of the line."""

@@ -25,6 +25,9 @@ FRAME_BUFFER_FIRST_BYTES = 64 * KIB
 FRAME_BUFFER_GROWTH = 4
 """A frame's buffer holds at most this many times the bytes that the client has really sent."""
 
+CORK_BYTES_MAX = 64 * KIB
+"""Responses to the requests of one read leave together, up to this size."""
+
 FETCH_RESPONSE_FLOOR_BYTES = 64 * KIB
 """What a fetch may always return, however much memory unread responses hold."""
 

@@ -58,7 +58,7 @@ class Route:
         self.is_async = False
         self.decoders: list[Any] = [None] * (api.max_version + 1)
 
-    def load(self) -> None:
+    def load(self) -> Handler:
         """Import the handler module."""
         module = import_module(f"{HANDLERS_PACKAGE}.{self.module}")
         function = self.key.name.lower()
@@ -66,6 +66,7 @@ class Route:
         handle: Handler = getattr(module, function)
         self.is_async = iscoroutinefunction(handle)
         self.handle = handle
+        return handle
 
 
 class Router:
@@ -86,8 +87,7 @@ class Router:
     def preload(self) -> None:
         """Import every handler now; for tests, and for nodes that are idle after their start."""
         for route in self._routes.values():
-            if route.handle is None:
-                route.load()
+            route.load()
 
     def close(self) -> None:
         """Cancel what still runs for clients."""
@@ -107,8 +107,7 @@ class Router:
         if route is None or not route.lowest <= version <= route.newest:
             self._unsupported(connection, header)
             return
-        if route.handle is None:
-            route.load()
+        handle = route.handle or route.load()
         body = header.body
         if route.is_async and not owned:
             body = memoryview(bytearray(body))
@@ -124,7 +123,7 @@ class Router:
             self.services, connection, route.key, version, header.correlation_id, header.client_id, started
         )
         try:
-            result = route.handle(request, ctx)  # type: ignore[misc]
+            result = handle(request, ctx)
         except Exception as error:
             result = self._failure(route, ctx, request, error)
             if result is None:

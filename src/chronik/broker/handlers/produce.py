@@ -126,19 +126,22 @@ class _ProduceRun:
             self._response.responses.append(
                 TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=answers)
             )
-            topic: TopicInfo | KafkaError = self._find_topic(topic_data)
+            topic = self._find_topic(topic_data)
+            if isinstance(topic, KafkaError):
+                for data in topic_data.partition_data:
+                    answers.append(PartitionProduceResponse(index=data.index))
+                    self._refuse(answers[-1], topic, "")
+                continue
+            name = topic.name
+            settings = services.configs.topic_settings(name)
             for data in topic_data.partition_data:
                 answer = PartitionProduceResponse(index=data.index)
                 answers.append(answer)
-                if isinstance(topic, KafkaError):
-                    self._refuse(answer, topic, "")
-                    continue
                 try:
-                    partition = services.replicas.partition(topic.name, data.index)
-                    settings = services.configs.topic_settings(topic.name)
+                    partition = services.replicas.partition(name, data.index)
                     prepared = prepare(data.records, settings, version, self._now_ms)
                 except KafkaError as error:
-                    self._refuse(answer, error, topic.name)
+                    self._refuse(answer, error, name)
                     continue
                 if prepared.conversion:
                     inline = False
