@@ -1,7 +1,7 @@
 """One client connection: bytes in, frames to the dispatcher, responses out in the order of their requests.
 
-What lives here: framing, the receive buffers, response order, and every reason to stop reading for a while. What does
-not: anything about Kafka's messages (router.py), and who may connect (listener.py).
+What lives here: framing, the receive buffers, and every reason to stop reading for a while. What does not: the order of
+responses (responses.py), Kafka's messages (router.py), and who may connect (listener.py).
 
 Theory of operation:
 
@@ -22,35 +22,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import Callable, Sequence
-from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
-from chronik.broker.limits import (
-    CORK_BYTES_MAX,
-    FRAME_BUFFER_FIRST_BYTES,
-    FRAME_BUFFER_GROWTH,
-    SCRATCH_BYTES,
-    BrokerLimits,
+from chronik.broker.frames import LENGTH, LENGTH_BYTES, REQUEST_BYTES_MIN, PartialFrame
+from chronik.broker.responses import (
+    HELD_BY_CLOSE,
+    HELD_BY_EXCLUSIVE,
+    HELD_BY_MEMORY,
+    HELD_BY_READER,
+    HELD_BY_TURN,
+    ResponseSender,
 )
 
 if TYPE_CHECKING:
     from chronik.broker.listener import Listener
-
-Buffer = bytes | bytearray | memoryview
-
-_LENGTH = Struct(">i")
-_LENGTH_BYTES = 4
-_REQUEST_BYTES_MIN = 8
-"""API key, version and correlation id: what every request begins with."""
-
-HELD_BY_EXCLUSIVE = 1
-HELD_BY_PIPELINE = 2
-HELD_BY_READER = 4
-HELD_BY_MEMORY = 8
-HELD_BY_TURN = 16
-HELD_BY_CLOSE = 32
 
 
 class Dispatcher(Protocol):
@@ -59,92 +44,34 @@ class Dispatcher(Protocol):
     def dispatch(self, connection: Connection, frame: memoryview, owned: bool) -> None: ...
 
 
-class Slot:
-    """The place of one response in the order of its connection."""
-
-    __slots__ = ("_buffers", "_connection", "_exclusive", "filled", "on_abandoned")
-
-    def __init__(self, connection: Connection, exclusive: bool) -> None:
-        self._connection = connection
-        self._exclusive = exclusive
-        self._buffers: Sequence[Buffer] | None = None
-        self.filled = False
-        self.on_abandoned: Callable[[], None] | None = None
-
-    def fill(self, buffers: Sequence[Buffer] | None) -> None:
-        """Put the response in its place; None means that this request gets none."""
-        self._buffers = buffers
-        self.filled = True
-        self.on_abandoned = None
-        self._connection.slot_filled(self._exclusive, buffers)
-
-    def take(self) -> Sequence[Buffer] | None:
-        buffers, self._buffers = self._buffers, None
-        return buffers
-
-
-class Scratch:
-    """The receive buffer that the connections of one loop share (Rule 2)."""
-
-    __slots__ = ("view",)
-
-    def __init__(self, size: int = SCRATCH_BYTES) -> None:
-        self.view = memoryview(bytearray(size))
-
-
-class Connection(asyncio.BufferedProtocol):
+class Connection(ResponseSender):
     """A client connection; see the rules at the top of this module."""
 
     __slots__ = (
         "_backlog",
         "_backlog_position",
-        "_corked",
-        "_corked_bytes",
         "_dispatch",
+        "_exclusive_charged",
         "_frame",
-        "_frame_charged",
-        "_frame_filled",
-        "_frame_size",
-        "_held",
-        "_limits",
-        "_listener",
         "_reading",
-        "_ready_bytes",
         "_scratch",
-        "_slots",
-        "_transport",
-        "_unread_charged",
-        "_working",
         "client_software",
         "frame_bytes_max",
-        "last_active",
         "peer_host",
         "peer_port",
         "session",
     )
 
     def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+        super().__init__(listener)
         self._dispatch = listener.dispatcher.dispatch
         self._scratch = listener.scratch.view
-        self._limits: BrokerLimits = listener.limits
-        self._transport: asyncio.Transport | None = None
-        self._frame: bytearray | None = None
-        self._frame_filled = 0
-        self._frame_size = 0  # 0 while the length prefix itself is incomplete
-        self._frame_charged = 0
+        self._frame: PartialFrame | None = None
+        self._exclusive_charged = 0  # memory of the frame whose request runs exclusively
         self._backlog: memoryview | None = None
         self._backlog_position = 0
-        self._held = 0
-        self._working = False
         self._reading = True
-        self._slots: deque[Slot] | None = None
-        self._ready_bytes = 0  # of filled slots that wait behind an unfilled one
-        self._unread_charged = 0
-        self._corked: Sequence[Buffer] | None = None
-        self._corked_bytes = 0
         self.frame_bytes_max = listener.limits.frame_bytes_max
-        self.last_active = 0.0
         self.peer_host = ""
         self.peer_port = 0
         self.client_software = ""
@@ -169,20 +96,14 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.memory.forget(self)
         self._drop_frame()
         self._drop_backlog()
-        self._release_unread()
-        slots, self._slots = self._slots, None
-        self._listener.responses.used -= self._ready_bytes
-        self._ready_bytes = 0
-        if slots is not None:
-            for slot in slots:
-                if slot.on_abandoned is not None:
-                    slot.on_abandoned()
+        self._release_exclusive()
+        self._abandon_responses()
         self._listener.departed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:
             return self._scratch
-        return memoryview(self._frame)[self._frame_filled :]
+        return self._frame.room
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._listener.loop_time()
@@ -192,62 +113,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._frame is None:
             self._work(self._scratch, 0, nbytes, owned=False)
         else:
-            self._frame_filled += nbytes
-            if self._frame_filled == len(self._frame):
-                self._frame_buffer_full()
+            self._frame.received(nbytes)
+            if self._frame.full:
+                self._frame_buffer_full(self._frame)
                 self._settle()
 
     def eof_received(self) -> bool:
         return False
 
-    def pause_writing(self) -> None:
-        self._held |= HELD_BY_READER
-        if self._transport is not None and not self._unread_charged:
-            self._unread_charged = self._transport.get_write_buffer_size()
-            self._listener.responses.used += self._unread_charged
-        self._settle()
-
-    def resume_writing(self) -> None:
-        self.last_active = self._listener.loop_time()
-        self._release_unread()
-        self._held &= ~HELD_BY_READER
-        self._flush()
-        self._resume()
-
     # --- the dispatcher calls these -----------------------------------------------------------------------------
-
-    def respond(self, buffers: Sequence[Buffer]) -> None:
-        """Send the response of the request that was dispatched last."""
-        if not self._slots and not self._held & HELD_BY_READER:
-            self._write(buffers)
-            return
-        slot = self.reserve()
-        slot.fill(buffers)
-
-    def reserve(self, *, exclusive: bool = False) -> Slot:
-        """Take the next place in the order of responses for the request that was dispatched last (Rules 1 and 4)."""
-        slot = Slot(self, exclusive)
-        if self._slots is None:
-            self._slots = deque()
-        self._slots.append(slot)
-        if exclusive:
-            self._held |= HELD_BY_EXCLUSIVE
-        if len(self._slots) >= self._limits.requests_in_flight_max:
-            self._held |= HELD_BY_PIPELINE
-        return slot
-
-    def slot_filled(self, exclusive: bool, buffers: Sequence[Buffer] | None) -> None:
-        """A slot of ours got its response."""
-        if self._transport is None:
-            return
-        if buffers is not None:
-            size = sum(map(len, buffers))
-            self._ready_bytes += size
-            self._listener.responses.used += size
-        if exclusive:
-            self._held &= ~HELD_BY_EXCLUSIVE
-        self._flush()
-        self._resume()
 
     def refuse(self, what: str, **details: object) -> None:
         """Close the connection for what the client did, with one rate-limited line that says why."""
@@ -287,30 +161,20 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._held & HELD_BY_CLOSE)
 
     @property
-    def in_flight(self) -> int:
-        """Requests whose responses have not been written."""
-        return len(self._slots) if self._slots else 0
-
-    @property
     def frame_started(self) -> bool:
         """Whether a part of a frame has come and the rest has not."""
         return self._frame is not None and not self._held
 
-    @property
-    def waits_for_reader(self) -> bool:
-        """Whether the client has stopped reading its responses."""
-        return bool(self._held & HELD_BY_READER)
-
     # --- request memory -----------------------------------------------------------------------------------------
 
     def memory_granted(self) -> None:
-        """Called by the memory account when the bytes asked for in `_grow_frame` have been taken."""
-        if self._frame is None or self._held & HELD_BY_CLOSE:
+        """Called by the memory account when the bytes asked for in `_pay_for` have been taken."""
+        frame = self._frame
+        if frame is None or self._held & HELD_BY_CLOSE:
             return
         self._held &= ~HELD_BY_MEMORY
-        target = self._next_frame_capacity()
-        self._frame_charged = target
-        self._enlarge_frame(target)
+        frame.charged = frame.capacity_wanted()
+        frame.grow(frame.charged)
         self._resume()
 
     # --- frames -------------------------------------------------------------------------------------------------
@@ -341,21 +205,20 @@ class Connection(asyncio.BufferedProtocol):
     def _start_requests(self, view: memoryview, position: int, end: int, owned: bool) -> int:
         """Returns where the first request lies that has to wait, or -1 when none has to."""
         started = 0
-        limits = self._limits
-        while end - position >= _LENGTH_BYTES:
-            size: int = _LENGTH.unpack_from(view, position)[0]
-            if not _REQUEST_BYTES_MIN <= size <= self.frame_bytes_max:
+        frames_max = self._limits.frames_per_turn_max
+        while end - position >= LENGTH_BYTES:
+            size: int = LENGTH.unpack_from(view, position)[0]
+            if not REQUEST_BYTES_MIN <= size <= self.frame_bytes_max:
                 self._refuse_size(size)
                 return position
-            stop = position + _LENGTH_BYTES + size
+            stop = position + LENGTH_BYTES + size
             if stop > end:
                 break
-            if not self._held and (started >= limits.frames_per_turn_max or self._listener.turn.spent()):
-                self._held |= HELD_BY_TURN
-                self._listener.turn.defer(self._turn_came)
+            if not self._held and (started >= frames_max or self._listener.turn.spent()):
+                self._wait_for_turn()
             if self._held:
                 return position
-            frame = view[position + _LENGTH_BYTES : stop]
+            frame = view[position + LENGTH_BYTES : stop]
             position = stop
             started += 1
             self._dispatch(self, frame, owned)
@@ -365,85 +228,63 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_frame(self, start: memoryview) -> None:
         """Give a frame that has not arrived whole a buffer of its own."""
-        if len(start) < _LENGTH_BYTES:
-            self._frame = bytearray(_LENGTH_BYTES)
-            self._frame[: len(start)] = start
-            self._frame_filled = len(start)
-            return
-        self._begin_body(_LENGTH.unpack_from(start)[0])
-        body = start[_LENGTH_BYTES:]
-        self._frame_filled = len(body)
-        target = self._next_frame_capacity()
-        self._frame = bytearray(target)
-        self._frame[: len(body)] = body
-        if not self._listener.memory.acquire(self, target):
-            # The bytes are here already and bounded by the scratch buffer: hold them, and read no more.
-            self._held |= HELD_BY_MEMORY
-        else:
-            self._frame_charged = target
+        frame = self._frame = PartialFrame(start)
+        if frame.size:
+            # Its first bytes are here already and bounded by the scratch buffer; without memory, read no more.
+            self._pay_for(frame, frame.capacity)
 
-    def _begin_body(self, size: int) -> None:
-        self._frame_size = size
-        self._frame_filled = 0
-
-    def _next_frame_capacity(self) -> int:
-        return min(self._frame_size, max(FRAME_BUFFER_FIRST_BYTES, FRAME_BUFFER_GROWTH * self._frame_filled))
-
-    def _frame_buffer_full(self) -> None:
+    def _frame_buffer_full(self, frame: PartialFrame) -> None:
         """The buffer is full: with the length prefix, with a part of the frame, or with all of it."""
-        assert self._frame is not None
-        if self._frame_size == 0:
-            size: int = _LENGTH.unpack(self._frame)[0]
-            if not _REQUEST_BYTES_MIN <= size <= self.frame_bytes_max:
-                self._refuse_size(size)
-                return
-            self._begin_body(size)
-            self._frame = bytearray()
-            self._grow_frame()
-        elif self._frame_filled < self._frame_size:
-            self._grow_frame()
-        else:
+        if frame.whole:
             self._start_whole_frame()
+            return
+        if frame.size == 0 and not REQUEST_BYTES_MIN <= frame.begin_body() <= self.frame_bytes_max:
+            self._refuse_size(frame.size)
+            return
+        capacity = frame.capacity_wanted()
+        if self._pay_for(frame, capacity):
+            frame.grow(capacity)
 
-    def _grow_frame(self) -> None:
-        target = self._next_frame_capacity()
-        if self._listener.memory.acquire(self, target - self._frame_charged):
-            self._frame_charged = target
-            self._enlarge_frame(target)
-        else:
-            self._held |= HELD_BY_MEMORY
-
-    def _enlarge_frame(self, target: int) -> None:
-        assert self._frame is not None
-        if target > len(self._frame):
-            larger = bytearray(target)
-            larger[: self._frame_filled] = memoryview(self._frame)[: self._frame_filled]
-            self._frame = larger
+    def _pay_for(self, frame: PartialFrame, capacity: int) -> bool:
+        if self._listener.memory.acquire(self, capacity - frame.charged):
+            frame.charged = capacity
+            return True
+        self._held |= HELD_BY_MEMORY
+        return False
 
     def _start_whole_frame(self) -> None:
-        """Dispatch the frame in our own buffer, or leave it there while something holds it back."""
-        if self._frame is None or self._held:
+        """Dispatch the frame in its own buffer, or leave it there while something holds it back."""
+        frame = self._frame
+        if frame is None or self._held:
             return
-        frame = memoryview(self._frame)
-        self._drop_frame()
+        if self._listener.turn.spent():
+            self._wait_for_turn()
+            return
+        self._frame = None
         self._working = True
         try:
-            self._dispatch(self, frame, True)
+            self._dispatch(self, frame.body, True)
         finally:
             self._working = False
             if self._corked is not None:
                 self._uncork()
-
-    @property
-    def _frame_is_whole(self) -> bool:
-        return self._frame is not None and 0 < self._frame_size == self._frame_filled
+            if self._held & HELD_BY_EXCLUSIVE and self._transport is not None:
+                self._exclusive_charged += frame.charged
+            else:
+                self._listener.memory.release(self, frame.charged)
 
     def _drop_frame(self) -> None:
-        self._frame = None
-        self._frame_filled = 0
-        self._frame_size = 0
-        if self._frame_charged:
-            charged, self._frame_charged = self._frame_charged, 0
+        frame, self._frame = self._frame, None
+        if frame is not None and frame.charged:
+            self._listener.memory.release(self, frame.charged)
+
+    def _exclusive_over(self) -> None:
+        self._held &= ~HELD_BY_EXCLUSIVE
+        self._release_exclusive()
+
+    def _release_exclusive(self) -> None:
+        if self._exclusive_charged:
+            charged, self._exclusive_charged = self._exclusive_charged, 0
             self._listener.memory.release(self, charged)
 
     def _drop_backlog(self) -> None:
@@ -462,76 +303,31 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- holding and going on -----------------------------------------------------------------------------------
 
+    def _wait_for_turn(self) -> None:
+        self._held |= HELD_BY_TURN
+        self._listener.turn.defer(self._turn_came)
+
     def _turn_came(self) -> None:
         self._held &= ~HELD_BY_TURN
         self._resume()
 
     def _resume(self) -> None:
-        """Start what was held back, if nothing holds it any more."""
         if self._working:
             return
         if not self._held and self._backlog is not None:
             self._work(self._backlog, self._backlog_position, len(self._backlog), owned=True)
-        if not self._held and self._frame_is_whole:
+        if not self._held and self._frame is not None and self._frame.whole:
             self._start_whole_frame()
         self._settle()
 
     def _settle(self) -> None:
-        """Read when there is room for more input, else do not (Rule 5)."""
         if self._transport is None or self._held & HELD_BY_CLOSE or self._working:
             return
-        stop = self._held & (HELD_BY_READER | HELD_BY_MEMORY) or self._backlog is not None or self._frame_is_whole
+        waits = self._backlog is not None or (self._frame is not None and self._frame.whole)
+        stop = waits or self._held & (HELD_BY_READER | HELD_BY_MEMORY)
         if stop and self._reading:
             self._reading = False
             self._transport.pause_reading()
         elif not stop and not self._reading:
             self._reading = True
             self._transport.resume_reading()
-
-    # --- responses ----------------------------------------------------------------------------------------------
-
-    def _write(self, buffers: Sequence[Buffer]) -> None:
-        """Send now or, while requests are being started, together with the responses of the others."""
-        self._corked_bytes += sum(map(len, buffers))
-        if self._corked is None:
-            self._corked = buffers
-        else:
-            self._corked = [*self._corked, *buffers]
-        if not self._working or self._corked_bytes >= CORK_BYTES_MAX:
-            self._uncork()
-
-    def _uncork(self) -> None:
-        """One system call for all responses of one read: the client is woken once."""
-        buffers, self._corked = self._corked, None
-        size, self._corked_bytes = self._corked_bytes, 0
-        if buffers is not None and self._transport is not None:
-            self._listener.metrics.bytes_out += size
-            self._transport.writelines(buffers)
-
-    def _flush(self) -> None:
-        """Write the filled slots at the head of the line."""
-        slots = self._slots
-        while slots and slots[0].filled and not self._held & HELD_BY_READER:
-            buffers = slots.popleft().take()
-            if buffers is not None:
-                size = sum(map(len, buffers))
-                self._ready_bytes -= size
-                self._listener.responses.used -= size
-                self._write(buffers)
-        if slots is not None and not slots:
-            self._slots = None
-            if self._held & HELD_BY_CLOSE:
-                self.close()
-        crowded = (
-            self.in_flight >= self._limits.requests_in_flight_max
-            or self._ready_bytes > self._limits.response_backlog_bytes_max
-        )
-        if crowded:
-            self._held |= HELD_BY_PIPELINE
-        else:
-            self._held &= ~HELD_BY_PIPELINE
-
-    def _release_unread(self) -> None:
-        if self._unread_charged:
-            self._listener.responses.used -= self._unread_charged
-            self._unread_charged = 0

@@ -13,7 +13,8 @@ from contextlib import suppress
 
 import structlog
 
-from chronik.broker.connection import Connection, Dispatcher, Scratch
+from chronik.broker.connection import Connection, Dispatcher
+from chronik.broker.frames import Scratch
 from chronik.broker.limits import BrokerLimits, RequestMemory, ResponseMemory, TurnBudget
 from chronik.broker.metrics import BrokerMetrics
 from chronik.broker.refusals import Refusals

@@ -23,9 +23,10 @@ from typing import Any
 
 import structlog
 
-from chronik.broker.connection import Connection, Slot
+from chronik.broker.connection import Connection
 from chronik.broker.context import PendingResponse, RequestContext, Services
 from chronik.broker.metrics import ApiMetrics
+from chronik.broker.responses import Slot
 from chronik.broker.table import SERVED_APIS, ServedApi
 from chronik.protocol.api import APIS, ApiKey, request_class
 from chronik.protocol.codec import DecodeError, RequestHeader, decode_request_header, decoder, encode_response

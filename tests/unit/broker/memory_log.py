@@ -40,6 +40,7 @@ class MemoryLog:
         self.hold_syncs = False
         self.cold = False
         self.append_error: Exception | None = None
+        self.failure: str | None = None
         self.reads = 0
 
     @property
@@ -55,7 +56,14 @@ class MemoryLog:
         return self.batches[-1][0].leader_epoch if self.batches else -1
 
     def append(
-        self, data: memoryview, *, leader_epoch: int, now_ms: int, batches: list[BatchInfo] | None = None
+        self,
+        data: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        batches: list[BatchInfo] | None = None,
+        internal: bool = False,
+        verification: int | None = None,
     ) -> AppendInfo:
         if self.append_error is not None:
             raise self.append_error

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import structlog
 
-from chronik.broker.connection import Connection, Slot
+from chronik.broker.connection import Connection
 from chronik.broker.limits import SCRATCH_BYTES, BrokerLimits
 from chronik.broker.listener import Listener
+from chronik.broker.responses import Slot
 from unit.broker.wire_client import WireClient, eventually
 
 
