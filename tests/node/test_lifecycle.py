@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from chronik.client.cluster import Cluster
 from harness.clients.kafka_python import KafkaPython
 from harness.clients.message import Message
 from harness.node_process import NodeProcess
@@ -97,12 +98,9 @@ def test_an_advertised_address_reaches_clients_as_given(tmp_path: Path, advertis
     made._arguments = ("--advertise", advertise.format(port=made.kafka_port))
     try:
         made.start()
-        from kafka import KafkaAdminClient
-
-        admin = KafkaAdminClient(bootstrap_servers=made.bootstrap)
-        broker = admin.describe_cluster()["brokers"][0]
-        admin.close()
-        assert (broker["host"], broker["port"]) == (host, made.kafka_port)
+        with Cluster(made.bootstrap) as cluster:
+            broker = cluster.refresh().brokers[1]
+        assert (broker.host, broker.port) == (host, made.kafka_port)
     finally:
         made.close()
 

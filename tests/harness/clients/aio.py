@@ -22,6 +22,7 @@ class AioKafka:
     has_headers = True
     has_timestamps = True
     can_alter = True
+    can_create = True
     codecs = CODECS
 
     def __init__(self, bootstrap: str) -> None:

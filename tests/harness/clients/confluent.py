@@ -19,14 +19,13 @@ class Confluent:
     has_headers = True
     has_timestamps = True
     can_alter = True
+    can_create = True
     codecs = CODECS
 
     def __init__(self, bootstrap: str) -> None:
         self.name = f"confluent-kafka-{confluent_kafka.__version__}"
         self._common: dict[str, Any] = {"bootstrap.servers": bootstrap}
-
-    def _admin(self) -> AdminClient:
-        return AdminClient(self._common)
+        self._admin = AdminClient(self._common)
 
     def _consumer(self) -> Consumer:
         return Consumer(
@@ -40,31 +39,31 @@ class Confluent:
         )
 
     def brokers(self) -> tuple[list[int], int]:
-        cluster = self._admin().describe_cluster().result(DEADLINE_S)
+        cluster = self._admin.describe_cluster().result(DEADLINE_S)
         return sorted(node.id for node in cluster.nodes), cluster.controller.id
 
     def create_topic(self, topic: str, partitions: int, replication: int, configs: dict[str, str]) -> None:
-        for future in self._admin().create_topics([NewTopic(topic, partitions, replication, config=configs)]).values():
+        for future in self._admin.create_topics([NewTopic(topic, partitions, replication, config=configs)]).values():
             future.result(DEADLINE_S)
 
     def topics(self) -> list[str]:
-        return sorted(self._admin().list_topics(timeout=DEADLINE_S).topics)
+        return sorted(self._admin.list_topics(timeout=DEADLINE_S).topics)
 
     def partitions(self, topic: str) -> list[int]:
-        return sorted(self._admin().list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions)
+        return sorted(self._admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions)
 
     def alter_config(self, topic: str, name: str, value: str) -> None:
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-        for future in self._admin().incremental_alter_configs([resource]).values():
+        for future in self._admin.incremental_alter_configs([resource]).values():
             future.result(DEADLINE_S)
 
     def config(self, topic: str, name: str) -> str:
-        futures = self._admin().describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
+        futures = self._admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)])
         return str(next(iter(futures.values())).result(DEADLINE_S)[name].value)
 
     def delete_topic(self, topic: str) -> None:
-        for future in self._admin().delete_topics([topic]).values():
+        for future in self._admin.delete_topics([topic]).values():
             future.result(DEADLINE_S)
 
     def produce(self, topic: str, partition: int, messages: list[Message], codec: str) -> list[int]:

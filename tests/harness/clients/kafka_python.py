@@ -25,6 +25,7 @@ class KafkaPython:
         self.has_headers = not old
         self.has_timestamps = api_version is None or api_version >= (0, 10)
         self.can_alter = api_version is None
+        self.can_create = api_version is None or not MODERN  # 3.x knows that 0.10.0 had no CreateTopics
         self._common: dict[str, Any] = {"bootstrap_servers": bootstrap}
         if api_version is not None:
             self._common["api_version"] = api_version
@@ -40,7 +41,9 @@ class KafkaPython:
         try:
             if "api_version" not in self._common or MODERN:
                 cluster = admin.describe_cluster()
-                return sorted(broker["node_id"] for broker in cluster["brokers"]), cluster["controller_id"]
+                return sorted(broker.get("node_id", broker.get("broker_id")) for broker in cluster["brokers"]), cluster[
+                    "controller_id"
+                ]
             metadata = admin._get_cluster_metadata()
             return sorted(broker[0] for broker in metadata.brokers), metadata.controller_id
         finally:

@@ -39,6 +39,7 @@ class LegacyKafkaPython:
         self.has_headers: bool = about["has_headers"]
         self.has_timestamps: bool = about["has_timestamps"]
         self.can_alter: bool = about["can_alter"]
+        self.can_create: bool = about["can_create"]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -100,7 +101,7 @@ def _work(bootstrap: str, api_version: list[int] | None) -> None:
     from harness.clients.message import Message
 
     client = KafkaPython(bootstrap, tuple(api_version) if api_version else None)
-    about = ("name", "codecs", "has_headers", "has_timestamps", "can_alter")
+    about = ("name", "codecs", "has_headers", "has_timestamps", "can_alter", "can_create")
     print(json.dumps({"result": {field: getattr(client, field) for field in about}}), flush=True)
     for line in sys.stdin:
         call = json.loads(line)

@@ -53,6 +53,7 @@ class Client(Protocol):
     has_headers: bool
     has_timestamps: bool
     can_alter: bool
+    can_create: bool
 
     def brokers(self) -> tuple[list[int], int]:
         """The ids of the brokers, and the id of the controller."""
