@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from chronik.cluster.controller_client import ControllerClient
+from chronik.cluster.messages import Heartbeat, Verdict, decode_heartbeat_reply, encode
 from chronik.metadata import commands as c
 from chronik.metadata.model import NO_LEADER, BrokerStatus, PartitionInfo
 from chronik.protocol.errors import ErrorCode
@@ -92,14 +93,13 @@ async def test_nobody_is_elected_before_the_lease_of_the_silent_leader_is_over(c
     nodes = await three(cluster)
     await create(nodes[0], (3, 1, 2))
     await eventually(lambda: nodes[2].lease_until > time.monotonic())
-    await nodes[2].registration.stop()
-    held_until = nodes[2].lease_until
+    cluster.cut.add(3)
     seen_at: list[float] = []
     nodes[0].store.subscribe(
         lambda delta: seen_at.append(time.monotonic()) if partition(nodes[0]).leader == 1 else None
     )
     await eventually(lambda: partition(nodes[0]).leader == 1)
-    assert seen_at[0] >= held_until
+    assert seen_at[0] >= nodes[2].lease_until > 0
 
 
 async def test_a_broker_that_returns_leads_again_what_it_alone_has(cluster: ClusterDouble) -> None:
@@ -173,6 +173,17 @@ async def test_a_newer_process_of_the_same_id_supersedes_the_older_for_good(clus
     assert nodes[2].lease_until == 0.0
     assert nodes[0].store.image.brokers[3].incarnation == rival.describe().incarnation
     await nodes[2].registration.stop()
+
+
+async def test_the_heartbeats_of_a_superseded_process_renew_nothing(cluster: ClusterDouble) -> None:
+    nodes = await three(cluster)
+    broker = nodes[0].store.image.brokers[3]
+    await nodes[2].kill()
+    cluster.add(3).start()
+    await eventually(lambda: nodes[0].store.image.brokers[3].epoch > broker.epoch)
+    late = Heartbeat(3, broker.incarnation, broker.epoch, nodes[0].store.image.applied_index)
+    reply = decode_heartbeat_reply(await nodes[0].controller.handle_heartbeat(3, encode(late)))
+    assert (reply.verdict, reply.lease_s) == (Verdict.SUPERSEDED, 0.0)
 
 
 async def test_a_changed_address_is_registered_again(cluster: ClusterDouble) -> None:
