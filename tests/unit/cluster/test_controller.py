@@ -133,6 +133,7 @@ async def test_a_restart_within_the_session_raises_the_leader_epoch_without_wait
 async def test_a_cut_off_broker_loses_its_lease_and_comes_back_as_itself(cluster: ClusterDouble) -> None:
     nodes = await three(cluster)
     epoch = nodes[0].store.image.brokers[2].epoch
+    await eventually(lambda: nodes[1].lease_until > time.monotonic())
     cluster.cut.add(2)
     await eventually(lambda: statuses(nodes[0])[2] == BrokerStatus.OFFLINE)
     assert nodes[1].lease_until < time.monotonic(), "declared dead only when it has stopped to act as a leader"
