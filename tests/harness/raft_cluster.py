@@ -72,6 +72,7 @@ class Node:
         self.settings = settings
         self.voters: dict[int, tuple[str, int]] = {}
         self.join: list[tuple[str, int]] = []
+        self.join_as_voter = True
         self.fs = fs
         self.driver: RaftDriver
         self.ledger = Ledger()
@@ -93,6 +94,7 @@ class Node:
             self.ledger,
             voters=self.voters,
             join=self.join,
+            join_as_voter=self.join_as_voter,
             settings=self.settings,
             rng=rng,
         )

@@ -28,6 +28,7 @@ JOIN_TIMEOUT_S = 3.0
 PROMOTE_TIMEOUT_S = 30.0
 STEP_RETRY_S = 0.05
 CONNECT_S = 0.1
+LISTENING_S = 0.5
 
 Action = Literal["add_voter", "remove", "update_address"]
 
@@ -111,6 +112,8 @@ class Membership:
             except PeerError as error:
                 problem = str(error)
             await group.change(min(deadline, group.loop.time() + STEP_RETRY_S))
+        if action == "remove" and member.node_id == group.core.node_id:
+            return  # who is out may never hear of it being committed
         try:
             async with asyncio.timeout_at(deadline):
                 await group.waiting.until_applied(index)
@@ -208,12 +211,23 @@ class Membership:
         return progress.directory_id if progress is not None and known else None
 
     async def _make_absent(self, member: Member, deadline: float) -> int:
+        await self._until_listening(member.node_id)
         configuration = self._group.core.configuration
         if member.node_id in configuration.voters:
             return await self._step(ChangeKind.REMOVE_VOTER, Member(member.node_id))
         if member.node_id in configuration.observers:
             return await self._step(ChangeKind.REMOVE_OBSERVER, Member(member.node_id))
         return self._group.waiting.applied
+
+    async def _until_listening(self, node_id: int) -> None:
+        """A moment for a living node to be sent the log as it grows: then it hears of its own removal, too."""
+        group = self._group
+        until = group.loop.time() + LISTENING_S
+        while group.leads and group.loop.time() < until:
+            peer = group.core.status().peers.get(node_id)
+            if peer is None or not peer.active or peer.state == "replicate":
+                return
+            await asyncio.sleep(STEP_RETRY_S)
 
     async def _make_address(self, member: Member, deadline: float) -> int:
         configuration = self._group.core.configuration

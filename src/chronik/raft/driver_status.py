@@ -68,6 +68,8 @@ class RaftStatus(msgspec.Struct, frozen=True):
         """A sentence for a health page."""
         if self.failure is not None:
             return f"failed: {self.failure}"
+        if self.voters and self.node_id not in self.configuration.voters | self.configuration.observers:
+            return f"not a member of the cluster: its voters are {sorted(self.configuration.voters)}"
         if self.leader_id:
             who = "this node leads" if self.leader_id == self.node_id else f"node {self.leader_id} leads"
             return f"{who} in term {self.term}"
