@@ -1,1 +1,13 @@
-"""Consumer groups: membership state machines, committed offsets, and the coordinator that keeps them."""
+"""Consumer groups: their state machines, their committed offsets, and the coordinator that keeps both in a log.
+
+| Module | What lives there |
+|---|---|
+| `classic_state`, `classic_members`, `classic` | the classic protocol: rules and tables, members, the machine. Pure |
+| `consumer_state`, `consumer_group`, `assignors`, `topic_patterns` | the protocol of KIP-848. Pure |
+| `offset_book` | committed and pending offsets of the groups of one partition. Pure |
+| `records` | what is written to `__consumer_offsets`, in Kafka's formats |
+| `log_writer`, `loader` | writing to and reading from one partition of that topic |
+| `shard` | everything one partition of that topic coordinates |
+| `coordinator`, `offset_service`, `group_admin` | what handlers and the node call |
+| `timers`, `offsets_topic` | one heap of deadlines for all groups; the topic and who hashes where |
+"""

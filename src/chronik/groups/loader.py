@@ -1,0 +1,123 @@
+"""Reading a partition of `__consumer_offsets` into its shard, one after the other, a little per turn of the loop.
+
+A shard is active only when everything that was read is also committed: what this node answers from it can then not be
+lost any more, whoever leads next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+
+import structlog
+
+from chronik.groups.shard import Shard, Status
+from chronik.protocol.errors import KafkaError
+from chronik.protocol.records import parse_batches, read_records
+from chronik.protocol.records.control import read_end_transaction_marker
+from chronik.protocol.records.header import BatchInfo
+
+log = structlog.get_logger()
+
+CHUNK_BYTES = 64 * 1024
+TURN_S = 0.005
+"""So long a load may hold the loop."""
+RETRY_S = 0.5
+LOADER = 0
+"""A replica id that is nobody's: it reads to the end of the log."""
+
+
+class Loader:
+    """Loads shards in the order in which they were given."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Shard] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def load(self, shard: Shard) -> None:
+        """An empty log is loaded at once; others wait for their turn."""
+        partition = shard.partition
+        if partition.end_offset == partition.log_start_offset:
+            shard.resume()
+            return
+        self._queue.append(shard)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self) -> None:
+        self._queue.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        while self._queue:
+            shard = self._queue.popleft()
+            if shard.status is not Status.LOADING:
+                continue
+            try:
+                await self._load(shard)
+            except KafkaError as error:
+                if shard.status is not Status.LOADING:
+                    continue
+                log.error(
+                    "the groups of a partition cannot be loaded; trying again",
+                    partition=shard.partition.index,
+                    reason=error.message,
+                )
+                self._queue.append(shard)
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                log.exception("the groups of a partition cannot be loaded", partition=shard.partition.index)
+
+    async def _load(self, shard: Shard) -> None:
+        started = monotonic()
+        partition = shard.partition
+        position, end = partition.log_start_offset, partition.end_offset
+        turn = monotonic()
+        while position < end and shard.status is Status.LOADING:
+            data = partition.read_nowait(position, CHUNK_BYTES, replica_id=LOADER)
+            if data is None:
+                data = await partition.read(position, CHUNK_BYTES, replica_id=LOADER)
+            if not data:
+                break
+            for batch in parse_batches(data, check_crc=False):
+                _replay(shard, memoryview(data)[batch.position : batch.position + batch.size], batch, position)
+                position = batch.last_offset + 1
+                if monotonic() - turn > TURN_S:
+                    await asyncio.sleep(0)
+                    turn = monotonic()
+        await self._until_committed(shard, end)
+        if shard.status is not Status.LOADING:
+            return
+        shard.resume()
+        log.info(
+            "coordinating the groups of a partition",
+            partition=partition.index,
+            groups=sum(1 for _ in shard.groups()),
+            records=end - partition.log_start_offset,
+            milliseconds=int((monotonic() - started) * 1000),
+        )
+
+    async def _until_committed(self, shard: Shard, end: int) -> None:
+        partition = shard.partition
+        committed = partition.committed(end)
+        if committed is None:
+            return
+        try:
+            await committed
+        except KafkaError:
+            if not (partition.is_leader and partition.high_watermark >= end):
+                raise
+
+
+def _replay(shard: Shard, data: memoryview, batch: BatchInfo, position: int) -> None:
+    if batch.is_control:
+        marker = read_end_transaction_marker(data)
+        if marker is not None:
+            shard.offsets.complete(batch.producer_id, marker.committed)
+        return
+    producer_id = batch.producer_id if batch.is_transactional else None
+    for record in read_records(data):
+        if record.offset >= position:
+            shard.replay(record.key, record.value, record.offset, producer_id)
