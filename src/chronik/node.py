@@ -31,6 +31,7 @@ from chronik.cluster.registration import BrokerRegistration
 from chronik.cluster.settings import timings_from
 from chronik.config import Address, NodeConfig
 from chronik.data_folder import DataFolder, FolderInUse
+from chronik.groups.coordinator import GroupCoordinator
 from chronik.logs import configure_logging
 from chronik.metadata.commands import RegisterBroker
 from chronik.metadata.configs import ConfigView, static_problems
@@ -163,6 +164,8 @@ class Node:
             raft=self.raft,
             executor=self.executor,
         )
+        self.groups = GroupCoordinator(self.store, self.replicas, self.view)
+        self.services.coordinators["groups"] = self.groups
         self.listener = Listener(Router(self.services), limits=_limits(self.view), metrics=self.services.metrics)
         self.services.fetch_budget = self.listener.responses.fetch_budget
         self.registration = BrokerRegistration(
@@ -188,6 +191,7 @@ class Node:
         self.kafka = Address(host, port)
         await self._bind("peer", self.config.peer, self.raft.start())
         await self.logs.start()
+        self.groups.start()
         self.replicas.start()
         self.registration.start()
         await self._say_ready()
@@ -254,6 +258,7 @@ class Node:
             await self.http.stop()
         if len(self.store.image.brokers) > 1:
             await self.registration.leave(LEAVE_TIMEOUT_S)
+        self.groups.stop()
         await self.listener.close(CLIENT_GRACE_S)
         await self.registration.stop()
         self.replicas.stop()
