@@ -203,6 +203,7 @@ class SharedBarrier:
         """Returns once a barrier that began after this call has passed; raises what it raises."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._run_after(self._running))
+            self._next.add_done_callback(_note_outcome)
         await asyncio.shield(self._next)
 
     async def _run_after(self, previous: asyncio.Task[None] | None) -> None:
@@ -212,3 +213,9 @@ class SharedBarrier:
         result = self._barrier()
         assert asyncio.iscoroutine(result) or isinstance(result, asyncio.Future)
         await result
+
+
+def _note_outcome(task: asyncio.Task[None]) -> None:
+    """Everybody who asked may have gone; a failure that nobody waits for is none."""
+    if not task.cancelled():
+        task.exception()

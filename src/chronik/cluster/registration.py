@@ -28,7 +28,7 @@ from chronik.cluster.messages import (
 )
 from chronik.cluster.ports import Group, PeerLink
 from chronik.cluster.settings import Timings
-from chronik.metadata.commands import AddNode, RegisterBroker
+from chronik.metadata.commands import SUPPORTED_FEATURES, AddNode, RegisterBroker
 from chronik.metadata.delta import Delta
 from chronik.metadata.model import NO_LEADER, UNSET_EPOCH, BrokerInfo, NodeState
 from chronik.metadata.store import MetadataStore
@@ -175,6 +175,8 @@ class BrokerRegistration:
 
     async def _step(self) -> bool:
         wanted = self._describe()
+        if not wanted.features:
+            wanted = msgspec.structs.replace(wanted, features=SUPPORTED_FEATURES)
         broker = self.broker
         if broker is None or _out_of_date(broker, wanted):
             await self._register(wanted)

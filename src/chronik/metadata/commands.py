@@ -18,7 +18,7 @@ from enum import IntEnum
 
 import msgspec
 
-from chronik.metadata.model import UNSET_EPOCH, BrokerStatus, ResourceType
+from chronik.metadata.model import CLUSTER_LEVEL, UNSET_EPOCH, BrokerStatus, ResourceType
 
 FORMAT = 1
 CONTROLLER = 0  # proposes in place of a broker id where the controller itself decides
@@ -27,6 +27,8 @@ MAX_COMMANDS_PER_BATCH = 250
 MAX_PARTITIONS_PER_COMMAND = 10_000
 MAX_ENTRY_BYTES = 8 * 1024 * 1024
 SUPPORTED_LEVEL = 1  # the highest cluster feature level this version can take part in
+SUPPORTED_FEATURES = {CLUSTER_LEVEL: (1, SUPPORTED_LEVEL), "group.version": (0, 1), "transaction.version": (0, 2)}
+"""Lowest and highest level of every feature, as a broker of this version registers them."""
 
 
 class UnknownCommand(Exception):

@@ -113,7 +113,7 @@ def test_decisions(
 members = st.lists(st.integers(1, 4), unique=True, min_size=1, max_size=4).map(tuple)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(members, st.data())
 def test_without_unclean_elections_nobody_leads_who_is_not_in_sync_and_alive(
     replicas: tuple[int, ...], data: st.DataObject

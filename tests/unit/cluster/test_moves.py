@@ -47,7 +47,7 @@ def spread(counts: Counter[int], brokers: int) -> int:
     return max(numbers) - min(numbers)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(2, 6), st.data())
 def test_a_rebalance_evens_out_replicas_and_leaders_and_keeps_every_replication_factor(
     brokers: int, data: st.DataObject

@@ -21,7 +21,7 @@ def broker(
     return BrokerInfo(node_id, name, 9092, name, 9192, rack, name, bytes(16), bytes(16), node_id, status, {})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 60), st.integers(1, 5), st.integers(0, 1000))
 def test_leaders_differ_by_at_most_one_and_no_partition_has_a_broker_twice(
     brokers: int, partitions: int, factor: int, start: int
@@ -53,7 +53,7 @@ def test_the_followers_of_one_leader_are_spread_over_all_other_brokers() -> None
     assert followers == {2: 5, 3: 5, 4: 5, 5: 5}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=4), st.integers(1, 30), st.integers(0, 500))
 def test_replicas_stand_in_different_racks_as_far_as_there_are_racks(
     sizes: list[int], partitions: int, start: int

@@ -97,7 +97,7 @@ def check_invariants(image: MetadataImage) -> None:
         assert not image.was_deleted(topic.topic_id)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories, st.integers(0, 40))
 def test_any_history_applies_the_same_everywhere_also_from_any_snapshot(
     history: list[c.Command], snapshot_at: int
@@ -131,7 +131,7 @@ def check_delta(before: dict[tuple[bytes, int], Any], image: MetadataImage, delt
             assert partition.leader_epoch > old.leader_epoch
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(histories)
 def test_a_command_that_is_refused_changes_nothing(history: list[c.Command]) -> None:
     image = a_cluster_of_three()
@@ -144,7 +144,7 @@ def test_a_command_that_is_refused_changes_nothing(history: list[c.Command]) -> 
             assert result.error != 0 and result.reason
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(histories)
 def test_every_command_survives_the_trip_through_bytes(history: list[c.Command]) -> None:
     for command in history:
