@@ -26,7 +26,9 @@ class ClusterView:
 
 def ask(node: NodeProcess) -> ClusterView:
     """The answer of this node alone: the client knows no other address when it asks."""
-    admin = AdminClient({"bootstrap.servers": node.bootstrap, "socket.timeout.ms": int(ASK_DEADLINE_S * 1000)})
+    admin = AdminClient(
+        {"bootstrap.servers": node.bootstrap, "socket.timeout.ms": int(ASK_DEADLINE_S * 1000), "log_level": 0}
+    )
     metadata: Any = admin.list_topics(timeout=ASK_DEADLINE_S)
     names = sorted(name for name in metadata.topics if not name.startswith("__"))
     ids: list[tuple[str, str]] = []
