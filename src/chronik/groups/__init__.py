@@ -2,7 +2,8 @@
 
 | Module | What lives there |
 |---|---|
-| `classic_state`, `classic_members`, `classic` | the classic protocol: rules and tables, members, the machine. Pure |
+| `classic_state` | the rules and tables of the classic protocol. Pure, as what follows |
+| `classic_members`, `classic_core`, `classic_rebalance`, `classic` | its members, and its machine in three layers |
 | `consumer_state`, `consumer_group`, `assignors`, `topic_patterns` | the protocol of KIP-848. Pure |
 | `offset_book` | committed and pending offsets of the groups of one partition. Pure |
 | `records` | what is written to `__consumer_offsets`, in Kafka's formats |

@@ -1,58 +1,25 @@
-"""The machine of one classic group. The rules it keeps and its tables are in `classic_state`.
+"""The machine of one classic group: what members ask, and what is due with time.
 
-Requests go in with a ticket and the time; `effects` collects what comes out, for the caller to carry out and clear.
-`tick` is due at `wake_at`. Nothing here reads a clock, waits, or writes.
+The rules it keeps and its tables are in `classic_state`. Requests go in with a ticket and the time; `effects` collects
+what comes out, for the caller to carry out and clear. `tick` is due at `wake_at`. Nothing here reads a clock, waits, or
+writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from chronik.groups.classic_core import NEVER
 from chronik.groups.classic_members import CONSUMER_PROTOCOL, Member, choose_protocol, subscribed_topics, supports
-from chronik.groups.classic_state import COMMIT, HEARTBEAT, SYNC, TRANSITIONS, ClassicSettings, State
-from chronik.groups.effects import Effect, Persist, Respond, Ticket
+from chronik.groups.classic_rebalance import REPLACED, ClassicRebalance
+from chronik.groups.classic_state import COMMIT, HEARTBEAT, State
+from chronik.groups.effects import Persist, Respond, Ticket
 from chronik.protocol.errors import ErrorCode
-from chronik.protocol.messages.group_membership import (
-    JoinGroupRequest,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    MemberIdentity,
-    MemberResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from chronik.protocol.messages.internal_groups import GroupMetadataValue, MemberMetadata
+from chronik.protocol.messages.group_membership import JoinGroupRequest, MemberIdentity, MemberResponse
 
-ASSIGNED, REPLACED, EMPTIED = "assigned", "replaced", "emptied"
-NO_GENERATION = -1
-NEVER = 1 << 62
+__all__ = ["NEVER", "ClassicGroup"]
 
 
-class ClassicGroup:
+class ClassicGroup(ClassicRebalance):
     """One group. `new_member_id` makes an id that nobody else has, from the prefix it is given."""
-
-    def __init__(
-        self, group_id: str, settings: ClassicSettings, new_member_id: Callable[[str], str], now_ms: int
-    ) -> None:
-        self.group_id = group_id
-        self.settings = settings
-        self.state = State.EMPTY
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
-        self.static_ids: dict[str, str] = {}
-        self.pending: dict[str, int] = {}  # member ids handed out (Rule 3), and until when they are expected
-        self.state_since_ms = now_ms
-        self.effects: list[Effect] = []
-        self.wake_at = NEVER
-        self._new_member_id = new_member_id
-        self._join_deadline = NEVER
-        self._initial_left_ms: int | None = None  # not None during the first rebalance (Rule 4)
-        self._newcomer_since_delay = False
-        self._not_synced: set[str] = set()
-        self._sync_deadline = NEVER
 
     # --- joining -------------------------------------------------------------------------------------------------
 
@@ -125,18 +92,6 @@ class ClassicGroup:
             waiting = sum(other.join_ticket is not None for other in self.members.values())
             return (member is not None and member.join_ticket is not None) or waiting < self.settings.max_size
         return member is not None or len(self.members) < self.settings.max_size
-
-    def _identity_problem(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
-        """Why this is not a current member (Rules 2 and 7)."""
-        if instance_id is not None:
-            holder = self.static_ids.get(instance_id)
-            if holder is None:
-                return ErrorCode.UNKNOWN_MEMBER_ID
-            if holder != member_id:
-                return ErrorCode.FENCED_INSTANCE_ID
-        elif member_id not in self.members:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return None
 
     def _expect(self, member: Member, ticket: Ticket, now_ms: int) -> None:
         """Hands out a member id to join with; until then nobody knows whether the client got it."""
@@ -230,199 +185,6 @@ class ClassicGroup:
             )
         )
 
-    def _rename(self, member: Member, member_id: str) -> None:
-        previous_id = member.member_id
-        self.members = {
-            (member_id if key == previous_id else key): value for key, value in self.members.items()
-        }  # in place: the order of members decides votes
-        member.member_id = member_id
-        if member.instance_id is not None:
-            self.static_ids[member.instance_id] = member_id
-        if self.leader == previous_id:
-            self.leader = member_id
-        if previous_id in self._not_synced:
-            self._not_synced.remove(previous_id)
-            self._not_synced.add(member_id)
-
-    # --- rebalancing ---------------------------------------------------------------------------------------------
-
-    def _rebalance(self, now_ms: int) -> None:
-        """Begins a rebalance, or goes on with the one that is under way."""
-        if self.state is not State.PREPARING_REBALANCE:
-            first = self.state is State.EMPTY
-            if self.state is State.COMPLETING_REBALANCE:
-                for member in self.members.values():
-                    member.assignment = b""
-                    self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
-            self._not_synced.clear()
-            self._sync_deadline = NEVER
-            self._enter(State.PREPARING_REBALANCE, now_ms)
-            timeout_ms = self._rebalance_timeout_ms()
-            if first:
-                delay = self.settings.initial_rebalance_delay_ms
-                self._initial_left_ms = max(timeout_ms - delay, 0)
-                self._newcomer_since_delay = False
-                self._set_join_deadline(now_ms + delay)
-                if delay == 0:
-                    self._join_deadline_passed(now_ms)
-            else:
-                self._initial_left_ms = None
-                self._set_join_deadline(now_ms + timeout_ms)
-        self._complete_if_all_joined(now_ms)
-
-    def _rebalance_timeout_ms(self) -> int:
-        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
-
-    def _set_join_deadline(self, at_ms: int) -> None:
-        self._join_deadline = at_ms
-        self._wake(at_ms)
-
-    def _complete_if_all_joined(self, now_ms: int) -> None:
-        if (
-            self.state is State.PREPARING_REBALANCE
-            and self._initial_left_ms is None
-            and not self.pending
-            and all(member.join_ticket is not None for member in self.members.values())
-        ):
-            self._complete_join(now_ms)
-
-    def _join_deadline_passed(self, now_ms: int) -> None:
-        left = self._initial_left_ms
-        if left and self._newcomer_since_delay:
-            delay = min(self.settings.initial_rebalance_delay_ms, left)
-            self._newcomer_since_delay = False
-            self._initial_left_ms = left - delay
-            self._set_join_deadline(now_ms + delay)
-            return
-        self._complete_join(now_ms)
-
-    def _complete_join(self, now_ms: int) -> None:
-        """The next generation begins with those who joined (Rule 3)."""
-        self._initial_left_ms = None
-        self._join_deadline = NEVER
-        for member in list(self.members.values()):
-            if member.join_ticket is None and member.instance_id is None:
-                self._forget(member)
-        joined = [member for member in self.members.values() if member.join_ticket is not None]
-        if self.members and not joined:
-            # Only static members are left and none is here: they have until their sessions end.
-            self._set_join_deadline(now_ms + self._rebalance_timeout_ms())
-            return
-        self.generation = (self.generation + 1) & 0x7FFFFFFF
-        if not self.members:
-            self.protocol = self.leader = None
-            self._enter(State.EMPTY, now_ms)
-            self.effects.append(Persist(self.record(now_ms), EMPTIED, self.generation))
-            return
-        if self.leader is None or self.members[self.leader].join_ticket is None:
-            self.leader = joined[0].member_id
-        self.protocol = choose_protocol(list(self.members.values()))
-        self._enter(State.COMPLETING_REBALANCE, now_ms)
-        for member in joined:
-            member.is_new = False
-            ticket, member.join_ticket = member.join_ticket, None
-            self._touch(member, now_ms)
-            self.effects.append(Respond(ticket, self._joined(member, with_members=True)))
-        self._not_synced = {member.member_id for member in joined}
-        self._sync_deadline = now_ms + self._rebalance_timeout_ms()
-        self._wake(self._sync_deadline)
-
-    def _joined(self, member: Member, with_members: bool) -> JoinGroupResponse:
-        """What a member is told of the generation; the leader also hears who is in it."""
-        listed = self.members.values() if with_members and member.member_id == self.leader else ()
-        return JoinGroupResponse(
-            generation_id=self.generation,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol,
-            leader=self.leader or "",
-            member_id=member.member_id,
-            members=[
-                JoinGroupResponseMember(
-                    member_id=other.member_id,
-                    group_instance_id=other.instance_id,
-                    metadata=other.metadata(self.protocol),
-                )
-                for other in listed
-            ],
-        )
-
-    # --- syncing -------------------------------------------------------------------------------------------------
-
-    def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> None:
-        """SyncGroup: the leader brings the assignment, everybody fetches his part."""
-        error = self._member_problem(request.member_id, request.group_instance_id, request.generation_id)
-        if error is None and (
-            request.protocol_type not in (None, self.protocol_type)
-            or request.protocol_name not in (None, self.protocol)
-        ):
-            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if error is None:
-            error = SYNC[self.state] or None
-        if error is not None:
-            self.effects.append(Respond(ticket, SyncGroupResponse(error_code=error)))
-            return
-        member = self.members[request.member_id]
-        self._synced(member)
-        if self.state is State.STABLE:
-            self._answer_sync(member, self._assigned(member), now_ms, ticket)
-            return
-        if member.sync_ticket is not None:
-            self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
-        member.sync_ticket = ticket
-        if member.member_id == self.leader:
-            given = {item.member_id: item.assignment for item in request.assignments}
-            value = self.record(now_ms, {key: given.get(key, b"") for key in self.members})
-            self.effects.append(Persist(value, ASSIGNED, self.generation))
-
-    def _synced(self, member: Member) -> None:
-        self._not_synced.discard(member.member_id)
-        if not self._not_synced:
-            self._sync_deadline = NEVER
-
-    def _assigned(self, member: Member) -> SyncGroupResponse:
-        return SyncGroupResponse(
-            protocol_type=self.protocol_type, protocol_name=self.protocol, assignment=member.assignment
-        )
-
-    def persisted(self, persist: Persist, error: ErrorCode, now_ms: int) -> None:
-        """What became of a record that the group wanted written (Rule 5)."""
-        if persist.purpose == ASSIGNED:
-            self._assignment_persisted(persist, error, now_ms)
-        elif persist.purpose == REPLACED:
-            ticket, answer, before = persist.ticket
-            member = self.members.get(persist.member_id)
-            if error and member is not None:
-                member.protocols = before
-                self._rename(member, persist.previous_id)
-            if error:
-                answer = JoinGroupResponse(error_code=error, member_id=persist.member_id)
-            self.effects.append(Respond(ticket, answer))
-
-    def _assignment_persisted(self, persist: Persist, error: ErrorCode, now_ms: int) -> None:
-        if self.state is not State.COMPLETING_REBALANCE or self.generation != persist.generation:
-            return  # the group has moved on, and has told everybody
-        if error:
-            for member in self.members.values():
-                member.assignment = b""
-                self._answer_sync(member, SyncGroupResponse(error_code=error), now_ms)
-            self._rebalance(now_ms)
-            return
-        for written in persist.value.members:
-            self.members[written.member_id].assignment = written.assignment
-        self._enter(State.STABLE, now_ms)
-        for member in self.members.values():
-            if member.sync_ticket is not None:
-                self._answer_sync(member, self._assigned(member), now_ms)
-
-    def _answer_sync(
-        self, member: Member, response: SyncGroupResponse, now_ms: int, ticket: Ticket | None = None
-    ) -> None:
-        if ticket is None:
-            ticket, member.sync_ticket = member.sync_ticket, None
-        if ticket is not None:
-            self.effects.append(Respond(ticket, response))
-            self._touch(member, now_ms)
-
     # --- living and leaving --------------------------------------------------------------------------------------
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
@@ -431,14 +193,6 @@ class ClassicGroup:
             error = HEARTBEAT[self.state]
             if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
                 self._touch(self.members[member_id], now_ms)
-        return error
-
-    def _member_problem(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode | None:
-        if self.state is State.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = self._identity_problem(member_id, instance_id)
-        if error is None and generation != self.generation:
-            error = ErrorCode.ILLEGAL_GENERATION
         return error
 
     def leave(self, identity: MemberIdentity, now_ms: int) -> MemberResponse:
@@ -466,33 +220,6 @@ class ClassicGroup:
             self._complete_if_all_joined(now_ms)
         elif self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self._rebalance(now_ms)
-
-    def _forget(self, member: Member) -> None:
-        self._answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        del self.members[member.member_id]
-        if member.instance_id is not None:
-            self.static_ids.pop(member.instance_id, None)
-        self._synced(member)
-        if self.leader == member.member_id:
-            self.leader = next(iter(self.members), None)
-
-    def _answer_waiting(self, member: Member, error: ErrorCode) -> None:
-        if member.join_ticket is not None:
-            self._refuse_join(member.join_ticket, error, member.member_id)
-            member.join_ticket = None
-        if member.sync_ticket is not None:
-            self.effects.append(Respond(member.sync_ticket, SyncGroupResponse(error_code=error)))
-            member.sync_ticket = None
-
-    def _refuse_join(self, ticket: Ticket, error: ErrorCode, member_id: str) -> None:
-        self.effects.append(Respond(ticket, JoinGroupResponse(error_code=error, member_id=member_id)))
-
-    def dissolve(self, error: ErrorCode) -> None:
-        """The group is deleted, or coordinated elsewhere from now on: everybody who waits is told (Rule 8)."""
-        for member in self.members.values():
-            self._answer_waiting(member, error)
-        self.state = State.DEAD
-        self.wake_at = self._join_deadline = self._sync_deadline = NEVER
 
     # --- offsets -------------------------------------------------------------------------------------------------
 
@@ -544,67 +271,6 @@ class ClassicGroup:
             min(self.pending.values(), default=NEVER),
             min((m.session_deadline for m in self.members.values() if not m.waits), default=NEVER),
         )
-
-    def _touch(self, member: Member, now_ms: int) -> None:
-        if not member.is_new:
-            member.session_deadline = now_ms + member.session_timeout_ms
-            self._wake(member.session_deadline)
-
-    def _wake(self, at_ms: int) -> None:
-        if at_ms < self.wake_at:
-            self.wake_at = at_ms
-
-    def _enter(self, state: State, now_ms: int) -> None:
-        assert state in TRANSITIONS[self.state], f"{self.group_id}: {self.state} cannot become {state}"
-        self.state = state
-        self.state_since_ms = now_ms
-
-    # --- in the log ----------------------------------------------------------------------------------------------
-
-    def record(self, now_ms: int, assignments: dict[str, bytes] | None = None) -> GroupMetadataValue:
-        """The group as it is written to the log, with these assignments or those it has."""
-        return GroupMetadataValue(
-            protocol_type=self.protocol_type or "",
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.leader,
-            current_state_timestamp=self.state_since_ms,
-            members=[
-                MemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout=member.rebalance_timeout_ms,
-                    session_timeout=member.session_timeout_ms,
-                    subscription=member.metadata(self.protocol),
-                    assignment=member.assignment if assignments is None else assignments[member.member_id],
-                )
-                for member in self.members.values()
-            ],
-        )
-
-    def restore(self, value: GroupMetadataValue) -> None:
-        """Becomes what the log says; `resume` follows when the whole log is read."""
-        self.protocol_type = value.protocol_type or None
-        self.generation = value.generation
-        self.protocol, self.leader = value.protocol, value.leader
-        self.state_since_ms = max(value.current_state_timestamp, 0) or self.state_since_ms
-        self.members = {
-            m.member_id: Member(
-                m.member_id,
-                m.group_instance_id,
-                m.client_id,
-                m.client_host,
-                m.session_timeout,
-                m.rebalance_timeout if m.rebalance_timeout >= 0 else m.session_timeout,
-                [(value.protocol or "", m.subscription)],
-                m.assignment,
-            )
-            for m in value.members
-        }
-        self.static_ids = {m.instance_id: m.member_id for m in self.members.values() if m.instance_id is not None}
-        self.state = State.STABLE if self.members else State.EMPTY
 
     def resume(self, now_ms: int) -> None:
         """Begins to coordinate a restored group: every member has a session from now on."""
