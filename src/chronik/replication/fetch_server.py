@@ -127,7 +127,7 @@ class FetchServer:
         self._sessions: dict[int, FetchSession] = {}
 
     def fetch(self, peer: int, payload: bytes) -> list[Buffer] | Awaitable[list[Buffer]]:
-        """Takes the follower's news at once, so that they are taken in order; the answer waits for something to tell."""
+        """Takes the follower's news at once, which keeps them in order; the answer waits for something to tell."""
         request = wire.decode_request(payload)
         session = self._accept(peer, request)
         if session is None:

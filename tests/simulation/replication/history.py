@@ -147,7 +147,7 @@ class History:
         self._marks[key] = partition.high_watermark
 
     def finish(self) -> None:
-        """After everything healed: the logs are the same everywhere and hold all that was acknowledged or seen, once."""
+        """After everything healed: the logs are the same everywhere, and hold what was acknowledged or seen once."""
         self.check()
         for index, acknowledged in enumerate(self.acknowledged):
             replicas = self._world.controller.image.topics[TOPIC].partitions[index].replicas

@@ -6,8 +6,9 @@ seeds change: `python -m simulation.replication.run --bugs` searches new ones an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -15,7 +16,8 @@ import msgspec
 
 from chronik.metadata import image as metadata_image
 from chronik.metadata import partitions
-from chronik.metadata.commands import UNSET_EPOCH, UpdateIsr
+from chronik.metadata.commands import UpdateIsr
+from chronik.metadata.model import NO_LEADER, UNSET_EPOCH
 from chronik.replication import isr, leadership, manager, partition, replica_state
 from chronik.replication.fetch_server import FetchServer
 from chronik.replication.fetcher import Fetchers, LeaderFetcher
@@ -33,23 +35,16 @@ def _isr_change_without_epoch_checks() -> Iterator[None]:
     """Whoever proposes an ISR last has it."""
 
     def apply(image: Any, command: UpdateIsr, index: int, delta: Any) -> Any:
-        changes = []
+        results = []
         for change in command.changes:
             old = image.partition_by_id(change.topic_id, change.partition)
-            members = tuple(dict.fromkeys((*([old.leader] if old.leader >= 0 else []), *change.isr)))
-            changes.append(
-                msgspec.structs.replace(
-                    change, partition_epoch=UNSET_EPOCH, leader_epoch=old.leader_epoch, epochs=(), isr=members
-                )
+            members = change.isr if old.leader in (NO_LEADER, *change.isr) else (old.leader, *change.isr)
+            unchecked = msgspec.structs.replace(
+                change, partition_epoch=UNSET_EPOCH, leader_epoch=old.leader_epoch, epochs=(), isr=members
             )
-        with patch.object(partitions, "CONTROLLER", -99):
-            rewritten = UpdateIsr(command.node_id, changes)
-            for number, change in enumerate(changes):
-                leader = image.partition_by_id(change.topic_id, change.partition).leader
-                rewritten = UpdateIsr(leader, [changes[number]])
-                result = partitions.update_isr(image, rewritten, index, delta)
-        result = partitions.done([partitions.done()] * len(changes))
-        return result
+            result = partitions.update_isr(image, UpdateIsr(old.leader, [unchecked]), index, delta)
+            results.extend(result.value)
+        return partitions.done(results)
 
     with patch.dict(metadata_image._APPLIERS, {UpdateIsr: apply}):
         yield
@@ -272,39 +267,46 @@ class PlantedBug(NamedTuple):
 
     plant: Callable[[], Any]
     seed: int
-    changes: dict[str, Any] = {}
+    changes: Mapping[str, Any] = MappingProxyType({})
 
+
+_RESTLESS = {"move_rate": 1.5, "slow_share": 0.2, "produce_rate": 40.0}
+_LAGGING = {"nodes": 3, "lag_limit_s": 0.6, "slow_sync_share": 0.4, "produce_rate": 40.0}
 
 BUGS: dict[str, PlantedBug] = {
-    "isr change without epoch checks": PlantedBug(_isr_change_without_epoch_checks, 0),
+    "isr change without epoch checks": PlantedBug(_isr_change_without_epoch_checks, 63),
     "high watermark from the leader alone": PlantedBug(_high_watermark_from_the_leader_alone, 0),
     "high watermark from the fastest follower": PlantedBug(_high_watermark_from_the_fastest_follower, 0),
-    "high watermark over the committed isr": PlantedBug(_high_watermark_over_the_committed_isr, 0),
-    "high watermark over the wanted isr": PlantedBug(_high_watermark_over_the_wanted_isr, 0),
+    "high watermark over the committed isr": PlantedBug(_high_watermark_over_the_committed_isr, 17),
+    "high watermark over the wanted isr": PlantedBug(_high_watermark_over_the_wanted_isr, 6, _LAGGING),
     "truncate to the high watermark": PlantedBug(_truncate_to_the_high_watermark, 0),
     "never truncate": PlantedBug(_never_truncate, 0),
-    "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 0),
+    "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 32),
     "lease counts before its metadata": PlantedBug(
         _lease_counts_before_its_metadata,
-        0,
+        13,
         {"cut_rate": 0.8, "cut_s": 3.0, "slow_share": 0.2, "acks_one_share": 0.7, "astray_share": 0.6},
     ),
-    "count what followers have not synced": PlantedBug(_count_what_followers_have_not_synced, 0),
-    "count what the leader has not synced": PlantedBug(_count_what_the_leader_has_not_synced, 0),
+    "count what followers have not synced": PlantedBug(_count_what_followers_have_not_synced, 2),
+    "count what the leader has not synced": PlantedBug(_count_what_the_leader_has_not_synced, 2),
     "count followers before comparing epochs": PlantedBug(_count_followers_before_comparing_epochs, 0),
-    "join without having caught up": PlantedBug(_join_without_having_caught_up, 0),
-    "join without reaching the epoch start": PlantedBug(_join_without_reaching_the_epoch_start, 0),
+    "join without having caught up": PlantedBug(_join_without_having_caught_up, 3),
+    "join without reaching the epoch start": PlantedBug(
+        _join_without_reaching_the_epoch_start, 3, {**_LAGGING, "crash_rate": 0.4, "move_rate": 1.5}
+    ),
     "join under an older registration": PlantedBug(
-        _join_under_an_older_registration, 0, {"crash_rate": 0.4, "wipe_share": 0.8, "slow_share": 0.2, "cut_rate": 0.8}
+        _join_under_an_older_registration,
+        11,
+        {"nodes": 3, "crash_rate": 0.8, "wipe_share": 0.8, "down_s": 0.1, "slow_share": 0.2, "cut_rate": 1.5},
     ),
     "lead on after a restart": PlantedBug(_lead_on_after_a_restart, 0),
     "commits survive a loss of leadership": PlantedBug(_commits_survive_a_loss_of_leadership, 0),
     "unknown isr change taken for refused": PlantedBug(
         _unknown_isr_change_taken_for_refused,
-        0,
+        9,
         {"isr_timeout_s": 0.2, "slow_share": 0.2, "cut_rate": 0.8, "lag_limit_s": 0.6, "nodes": 3},
     ),
-    "take in answers of an older epoch": PlantedBug(_take_in_answers_of_an_older_epoch, 0),
+    "take in answers of an older epoch": PlantedBug(_take_in_answers_of_an_older_epoch, 70, _RESTLESS),
     "consumers read to the end": PlantedBug(_consumers_read_to_the_end, 0),
-    "shrink the isr without agreement": PlantedBug(_shrink_the_isr_without_agreement, 0),
+    "shrink the isr without agreement": PlantedBug(_shrink_the_isr_without_agreement, 3),
 }

@@ -70,7 +70,7 @@ def _search_bugs(limit: int, only: str) -> int:
         for seed in range(limit):
             violation = find_violation(seed, bug)
             if violation is not None:
-                print(f"{name}: seed {seed}: {str(violation)[:140]}", flush=True)
+                print(f"{name}: seed {seed}: {str(violation)[:100]}", flush=True)
                 break
         else:
             missed += 1
