@@ -430,6 +430,7 @@ class FakeNode:
         self.cluster = cluster
         self.node_id = node_id
         self.advertised = True
+        self.accepted = 0
         self.port = 0
         self._server: _Server | None = None
         self.start()
@@ -479,6 +480,7 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         server = cast(_Server, self.server)
         server.open.add(self.connection)
+        server.node.accepted += 1
         try:
             while self._answer_one(server.node):
                 pass

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from chronik.client import Cluster, GaveUp, NoBrokerReachable, TopicPartition
 from chronik.client.addresses import parse_address, parse_bootstrap
+from chronik.client.offsets import end_offsets, partitions_of
 from chronik.protocol.api import ApiKey
 from chronik.protocol.errors import ErrorCode, KafkaError
 from harness.fake_cluster import FakeCluster
@@ -49,8 +52,10 @@ def test_looking_for_a_topic_in_an_unreachable_cluster_gives_up_soon() -> None:
 def test_an_unknown_topic_is_waited_for_a_moment_and_then_refused_with_advice(
     fake: FakeCluster, cluster: Cluster
 ) -> None:
+    started = time.monotonic()
     with pytest.raises(KafkaError, match="chronik topic create absent") as caught:
         cluster.topic("absent")
+    assert time.monotonic() - started < IMPATIENT.retry.timeout_s / 2
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert len(fake.asked(ApiKey.METADATA)) > 1
 
@@ -94,6 +99,23 @@ def test_a_partition_without_a_leader_is_waited_for_and_then_refused(fake: FakeC
     assert caught.value.code is ErrorCode.LEADER_NOT_AVAILABLE
     fake.move_leader("t", 0, 2)
     assert cluster.leader(TopicPartition("t", 0)).node_id == 2
+
+
+def test_one_connection_to_a_broker_serves_all_questions(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=3)
+    for _ in range(5):
+        cluster.refresh()
+        end_offsets(cluster, partitions_of(cluster, "t"))
+    assert sum(node.accepted for node in fake.nodes.values()) <= 4  # one of them was the first contact
+
+
+def test_a_question_to_a_dead_leader_goes_to_the_new_one(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=3)
+    places = partitions_of(cluster, "t")
+    end_offsets(cluster, places)
+    fake.nodes[2].stop()
+    fake.move_leader("t", 1, 3)
+    assert end_offsets(cluster, places) == dict.fromkeys(places, 0)
 
 
 def test_a_connection_that_the_broker_closed_while_idle_is_replaced(fake: FakeCluster, cluster: Cluster) -> None:

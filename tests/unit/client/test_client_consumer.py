@@ -22,6 +22,7 @@ from chronik.client.fetched import visible_batches
 from chronik.client.offsets import earliest_offsets, end_offsets, offsets_for_time, partitions_of
 from chronik.protocol.api import ApiKey
 from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chronik.protocol.records import Compression, Record, build_batch, parse_batches
 from chronik.protocol.records.control import build_end_transaction_marker
 from harness.fake_cluster import FakeCluster
@@ -154,6 +155,45 @@ def test_a_connection_that_breaks_is_made_anew(fake: FakeCluster, cluster: Clust
         fake.nodes[1].cut_connections()
         fill(fake, 2)
         assert values(consumer, 2) == [2, 3]
+
+
+def test_an_idle_connection_that_is_closed_does_not_disturb(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fill(fake, 1)
+    with Consumer(cluster, {T0: 0}, QUICK) as consumer:
+        assert values(consumer, 1) == [0]
+        fake.move_leader("t", 0, 3)
+        fill(fake, 1)
+        assert values(consumer, 1) == [1]
+        fake.nodes[1].cut_connections()
+        fill(fake, 1)
+        assert values(consumer, 1) == [2]
+        assert consumer.fetch(0.1) == []
+
+
+def test_every_partition_gets_to_be_the_first_of_a_request(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t", partitions=3)
+    for partition in range(3):
+        fake.move_leader("t", partition, 1)
+    with Consumer(cluster, dict.fromkeys(partitions_of(cluster, "t"), 0), ConsumerSettings(max_wait_ms=1)) as consumer:
+        for _ in range(6):
+            consumer.fetch(0.02)
+    firsts = {r.topics[0].partitions[0].partition for r in fake.asked(ApiKey.FETCH) if isinstance(r, FetchRequest)}
+    assert firsts == {0, 1, 2}
+
+
+def test_batches_from_before_the_offset_that_was_asked_for_are_left_out(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.create("t")
+    fill(fake, 2, 2, 2)
+    everything = b"".join(fake.topics["t"].partitions[0].batches)
+    topic_id = fake.topics["t"].topic_id
+    data = PartitionData(high_watermark=6, records=everything)
+    answer = FetchResponse(responses=[FetchableTopicResponse(topic="t", topic_id=topic_id, partitions=[data])])
+    fake.scripts[ApiKey.FETCH] = lambda _: answer
+    with Consumer(cluster, {T0: 3}, QUICK) as consumer:
+        (fetched,) = consumer.fetch()
+    assert [info.base_offset for info in fetched.batches] == [2, 4]
+    assert [record.offset for record in fetched.records()] == [3, 4, 5]
 
 
 def test_one_partition_without_a_leader_does_not_hold_up_the_others(fake: FakeCluster, cluster: Cluster) -> None:

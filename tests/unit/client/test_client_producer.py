@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from aiokafka.partitioner import DefaultPartitioner
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as their_murmur2
@@ -40,6 +41,12 @@ def test_keys_are_hashed_as_java_does_it(key: bytes, hashed: int) -> None:
 @given(st.binary(max_size=40))
 def test_keys_are_hashed_as_kafka_python_does_it(key: bytes) -> None:
     assert murmur2(key) == their_murmur2(key) & 0xFFFFFFFF
+
+
+@given(st.binary(max_size=40), st.integers(1, 100))
+def test_keys_go_to_the_partitions_that_aiokafka_chooses(key: bytes, count: int) -> None:
+    everywhere = list(range(count))
+    assert partition_for_key(key, count) == DefaultPartitioner()(key, everywhere, everywhere)
 
 
 def test_records_without_keys_stay_with_a_partition_until_its_batch_is_sent() -> None:
