@@ -19,7 +19,7 @@ from chronik.cluster.settings import Timings
 from chronik.metadata.commands import MAX_CHANGES_PER_COMMAND, AssignPartition, UpdateBrokerStatus
 from chronik.metadata.configs import ConfigView
 from chronik.metadata.delta import Delta
-from chronik.metadata.model import BrokerInfo, BrokerStatus
+from chronik.metadata.model import INTERNAL_TOPICS, BrokerInfo, BrokerStatus
 from chronik.metadata.store import MetadataStore
 
 log = structlog.get_logger()
@@ -66,9 +66,14 @@ class ControllerTerm:
     def observe(self, delta: Delta) -> None:
         for node_id in delta.brokers_changed:
             self._broker_changed(node_id, self._store.image.brokers.get(node_id))
-        if delta.brokers_changed or delta.topics_created:
+        if delta.brokers_changed or delta.topics_created or self._internal_changed(delta):
             self._grow = True
         self.keeper.observe(delta)
+
+    def _internal_changed(self, delta: Delta) -> bool:
+        """Whether partitions of internal topics changed: one that was growing may have to grow further."""
+        topics = (self._store.image.topics.get(name) for name in INTERNAL_TOPICS)
+        return any(topic is not None and topic.topic_id in delta.partitions_changed for topic in topics)
 
     def _broker_changed(self, node_id: int, broker: BrokerInfo | None) -> None:
         now = self._clock()
@@ -189,10 +194,14 @@ class ControllerTerm:
             self.keeper.look_at_all(balance=True)
 
     async def _grow_internal_topics(self) -> None:
+        self._grow = False
         changes = growth(self._store.image, self._view)
-        for start in range(0, len(changes), MAX_CHANGES_PER_COMMAND):
-            part = changes[start : start + MAX_CHANGES_PER_COMMAND]
-            await self._store.propose(AssignPartition(part), self._timings.propose_s)
+        try:
+            for start in range(0, len(changes), MAX_CHANGES_PER_COMMAND):
+                part = changes[start : start + MAX_CHANGES_PER_COMMAND]
+                await self._store.propose(AssignPartition(part), self._timings.propose_s)
+        except Exception:
+            self._grow = True
+            raise
         if changes:
             log.info("internal topics are getting more replicas", partitions=len(changes))
-        self._grow = False

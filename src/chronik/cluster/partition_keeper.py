@@ -51,6 +51,17 @@ class KeeperCounters:
         self.reassignments_finished = 0
 
 
+class _Decided:
+    """What one look at partitions came to."""
+
+    __slots__ = ("elections", "finished", "shrinks")
+
+    def __init__(self) -> None:
+        self.elections: list[LeaderChange] = []
+        self.shrinks: list[IsrChange] = []
+        self.finished: list[FinishedAssignment] = []
+
+
 class PartitionKeeper:
     """One per term of a controller. `unclean(topic name)` says whether a topic may lose records to be available."""
 
@@ -121,15 +132,30 @@ class PartitionKeeper:
 
     async def run(self) -> None:
         """One round: looks, decides, proposes. What must wait, or came too late, is looked at again next round."""
+        decided = await self._look()
+        started, before = self._clock(), self.counters.elections
+        try:
+            await self._propose_slices(decided.elections, SetPartitionLeader)
+            await self._propose_slices(decided.shrinks, lambda changes: UpdateIsr(CONTROLLER, changes))
+            await self._propose_slices(decided.finished, FinishAssignment)
+        except Exception:
+            self._sweep = True  # not known how far it came
+            raise
+        if decided.elections:
+            log.info(
+                "leadership of partitions changed",
+                decided=len(decided.elections),
+                new_leaders=self.counters.elections - before,
+                took_s=round(self._clock() - started, 3),
+            )
+
+    async def _look(self) -> _Decided:
         balance, self._balance = self._balance, False
         looked_at = list(self._all_keys() if self._sweep or balance else self._dirty)
         self._sweep = False
         self._dirty.clear()
-        elections: list[LeaderChange] = []
-        shrinks: list[IsrChange] = []
-        finished: list[FinishedAssignment] = []
-        moves = 0
-        self.awaited_index = 0
+        decided = _Decided()
+        moves = awaited_index = 0
         standing = Standing.of(self._store.image)
         for position, key in enumerate(looked_at):
             if position % LOOKS_PER_TURN == LOOKS_PER_TURN - 1:
@@ -137,29 +163,18 @@ class PartitionKeeper:
                 standing = Standing.of(self._store.image)
             decision = self._decide(key, standing, balance=balance and moves < BALANCE_MOVES_PER_ROUND)
             if isinstance(decision, LeaderChange):
-                elections.append(decision)
+                decided.elections.append(decision)
                 moves += decision.leader == NO_LEADER
             elif isinstance(decision, IsrChange):
-                shrinks.append(decision)
+                decided.shrinks.append(decision)
             elif isinstance(decision, FinishedAssignment):
-                finished.append(decision)
+                decided.finished.append(decision)
             elif decision is not None:
                 self._dirty.add(key)
-                self.awaited_index = max(self.awaited_index, self._leaderless.get(key, 0))
-        if balance and moves >= BALANCE_MOVES_PER_ROUND:
-            self._balance = True
-        started = self._clock()
-        await self._propose_slices(elections, SetPartitionLeader)
-        if elections:
-            chosen = sum(1 for change in elections if change.leader != NO_LEADER)
-            log.info(
-                "leadership of partitions changed",
-                new_leaders=chosen,
-                without_leader=len(elections) - chosen,
-                took_s=round(self._clock() - started, 3),
-            )
-        await self._propose_slices(shrinks, lambda changes: UpdateIsr(CONTROLLER, changes))
-        await self._propose_slices(finished, FinishAssignment)
+                awaited_index = max(awaited_index, self._leaderless.get(key, 0))
+        self.awaited_index = awaited_index
+        self._balance = self._balance or (balance and moves >= BALANCE_MOVES_PER_ROUND)
+        return decided
 
     def _all_keys(self) -> Iterator[Key]:
         for topic in list(self._store.image.topics_by_id.values()):
@@ -196,12 +211,7 @@ class PartitionKeeper:
     async def _propose_slices(self, changes: list[Change], command: Callable[[list[Change]], Command]) -> None:
         for start in range(0, len(changes), MAX_CHANGES_PER_COMMAND):
             part = changes[start : start + MAX_CHANGES_PER_COMMAND]
-            try:
-                result = await self._store.propose(command(part), self._propose_s)
-            except BaseException:
-                # Not known whether it was applied: everything from here on is looked at again.
-                self._dirty.update((change.topic_id, change.partition) for change in changes[start:])
-                raise
+            result = await self._store.propose(command(part), self._propose_s)
             self._account(part, result)
 
     def _account(self, changes: list[Change], result: Result) -> None:

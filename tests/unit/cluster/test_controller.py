@@ -292,6 +292,17 @@ async def test_a_reassignment_goes_on_under_another_controller(cluster: ClusterD
     assert partition(nodes[1]).replicas == (3, 2)
 
 
+async def test_what_could_not_be_proposed_is_done_as_soon_as_it_can_be(cluster: ClusterDouble) -> None:
+    nodes = await three(cluster)
+    await create(nodes[0], (3, 1, 2), (1, 3, 2))
+    await nodes[2].kill()
+    await eventually(lambda: statuses(nodes[0])[3] == BrokerStatus.OFFLINE)
+    cluster.log.failure = TimeoutError("no quorum")
+    await asyncio.sleep(5 * FAST.tick_s)
+    cluster.log.failure = None
+    await eventually(lambda: partition(nodes[0]).leader == 1 and partition(nodes[0], 1).isr == (1, 2))
+
+
 async def test_internal_topics_grow_as_nodes_join(cluster: ClusterDouble) -> None:
     node = cluster.add(1).start()
     cluster.elect(1)
