@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from importlib import import_module
-from inspect import iscoroutinefunction
 from time import perf_counter
 from types import CoroutineType
 from typing import Any
@@ -44,7 +43,7 @@ FailureResponse = Callable[[Any, KafkaError], Message | None]
 class Route:
     """One API: its versions, its handler once imported, and its counters."""
 
-    __slots__ = ("decoders", "failed", "handle", "is_async", "key", "lowest", "metrics", "module", "name", "newest")
+    __slots__ = ("decoders", "failed", "handle", "key", "lowest", "metrics", "module", "name", "newest")
 
     def __init__(self, served: ServedApi, metrics: ApiMetrics) -> None:
         api = APIS[served.key]
@@ -56,7 +55,6 @@ class Route:
         self.metrics = metrics
         self.handle: Handler | None = None
         self.failed: FailureResponse | None = None
-        self.is_async = False
         self.decoders: list[Any] = [None] * (api.max_version + 1)
 
     def load(self) -> Handler:
@@ -65,7 +63,6 @@ class Route:
         function = self.key.name.lower()
         self.failed = getattr(module, f"{function}_failed")
         handle: Handler = getattr(module, function)
-        self.is_async = iscoroutinefunction(handle)
         self.handle = handle
         return handle
 
@@ -110,8 +107,6 @@ class Router:
             return
         handle = route.handle or route.load()
         body = header.body
-        if route.is_async and not owned:
-            body = memoryview(bytearray(body))
         try:
             decode = route.decoders[version]
             if decode is None:

@@ -12,8 +12,9 @@ What `produce` returns, or awaits to when it is `async def`:
     None                the client expects no response.
     a PendingResponse   it is sent when it is finished; see context.py.
     a coroutine         it runs as a task, and later requests of the connection wait for it. A plain `def` may return
-                        one for its slow cases. Note that record views die when a plain `def` returns (connection.py,
-                        Rule 2): copy first. For an `async def` the router has copied the frame.
+                        one for its slow cases.
+Records are views of the received frame and die when the function returns or first awaits (connection.py, Rule 2): copy
+them before. Everything else in a request is the handler's to keep.
 `produce_failed` makes the response for an error that hit the request as a whole: an exception of the handler, or a
 KafkaError that it raised. It must never carry error 0. None closes the connection.
 

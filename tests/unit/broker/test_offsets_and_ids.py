@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from chronik.broker.producer_ids import BLOCK_SIZE
+from chronik.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from chronik.metadata.model import Result
 from chronik.protocol.errors import ErrorCode
 from chronik.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -88,6 +89,13 @@ async def test_latest_is_what_a_reader_of_that_isolation_can_read_up_to(node: Se
     assert (await offset(client, LATEST, isolation_level=1)).offset == 3
 
 
+async def test_a_timestamp_beyond_what_can_be_read_finds_nothing(node: ServedNode) -> None:
+    client = await filled(node)
+    node.log("t").stable_limit = 2
+    assert (await offset(client, NOW_TIMESTAMP + 2, isolation_level=0)).offset == 2
+    assert (await offset(client, NOW_TIMESTAMP + 2, isolation_level=1)).offset == -1
+
+
 async def test_an_empty_partition_starts_and_ends_at_zero(node: ServedNode) -> None:
     await node.create_topic("t")
     client = await node.connect()
@@ -156,6 +164,22 @@ async def test_every_idempotent_producer_gets_its_own_id(node: ServedNode, versi
     assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(0, 0)}
     assert len({answer.producer_id for answer in answers}) == 5
     assert node.store.image.producer_id_next == BLOCK_SIZE, "five producers cost one block"
+
+
+async def test_producers_that_wait_for_a_block_share_it() -> None:
+    class SlowStore:
+        blocks = 0
+
+        async def propose(self, command: object) -> Result:
+            await asyncio.sleep(0.01)
+            self.blocks += 1
+            return Result(value=(1000 * self.blocks, 1000))
+
+    store = SlowStore()
+    ids = ProducerIds(1, store)  # type: ignore[arg-type]
+    taken = await asyncio.gather(*(ids.take() for _ in range(50)))
+    assert sorted(taken) == list(range(1000, 1050))
+    assert store.blocks == 1
 
 
 async def test_without_agreement_a_producer_is_asked_to_come_again(node: ServedNode) -> None:

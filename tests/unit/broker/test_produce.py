@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import structlog
@@ -291,6 +293,22 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(node: ServedNode)
         assert only(await client.ask(request_for(keyless), 9)).error_code == ErrorCode.INVALID_RECORD
         assert only(await client.ask(request_for(batch_of(b"1", compression=compression)), 9)).error_code == 0
     assert node.log("t").end_offset == 2
+
+
+async def test_what_waits_for_its_conversion_is_not_overwritten_by_others(node: ServedNode) -> None:
+    await node.create_topic("t", compression_type="gzip")
+    node.services.executor = ThreadPoolExecutor(1)
+    go_on = threading.Event()
+    node.services.executor.submit(go_on.wait)
+    client, other = await node.connect(), await node.connect()
+    sent = client.send(request_for(batch_of(b"kept")), 9)
+    await eventually(lambda: node.listener.metrics.bytes_in > 0, "the batch arrives")
+    for _ in range(3):
+        await other.ask(request_for(batch_of(b"#" * 1000), topic="missing"), 9)
+    go_on.set()
+    assert only(await client.receive(ProduceResponse, 9, sent)).error_code == 0
+    assert node.log("t").records() == [(0, b"k", b"kept")]
+    node.services.executor.shutdown()
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -19,6 +19,7 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from chronik.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from chronik.protocol.messages.metadata import MetadataRequest
+from chronik.protocol.messages.produce import ProduceRequest
 from unit.broker.serving import KafkaClient, ServedNode
 from unit.broker.wire_client import eventually
 
@@ -133,6 +134,12 @@ async def test_mutated_requests_never_hang_or_harm_the_node(node: ServedNode) ->
             assert answered == [7, 8] or served.key == ApiKey.PRODUCE, f"{served} v{version}: {frame.hex()}"
     assert [line for line in lines if line["log_level"] == "error"] == []
     assert (await witness.ask(MetadataRequest(topics=[]), 9)).brokers
+
+
+async def test_a_request_that_fails_as_a_whole_is_counted_under_its_error(node: ServedNode) -> None:
+    client = await node.connect()
+    await client.ask(ProduceRequest(acks=7), 9)
+    assert node.services.metrics.apis[ApiKey.PRODUCE].outcomes == {ErrorCode.INVALID_REQUIRED_ACKS: 1}
 
 
 # --- handlers of a made-up module behind a real API ------------------------------------------------------------------
