@@ -20,7 +20,7 @@ from chronik.protocol.records import Record, build_batch
 from chronik.storage import LogConfig, LogManager, PartitionLog
 from chronik.storage.manager import Threads
 from harness.simulated_disk import InlineExecutor, PowerCut, SimulatedDisk, SteppedExecutor
-from harness.storage_logs import QUIET, TOPIC_ID, read_all
+from harness.storage_logs import QUIET, TOPIC_ID, abandon, read_all
 
 PRODUCER_EPOCH = 0
 NOW_MS = 1_700_000_000_000
@@ -126,11 +126,7 @@ class History:
     async def _abandon(self) -> None:
         """The process dies: nothing is closed."""
         assert self.manager is not None
-        housekeeping = getattr(self.manager, "_housekeeping", None)
-        task = housekeeping._task if housekeeping is not None else None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await abandon(self.manager)
         self.executor.jobs.clear()
 
     async def _power_is_off(self) -> None:
@@ -185,10 +181,15 @@ class History:
         await asyncio.sleep(0)
         self.executor.step()
 
+    async def _drain(self) -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if not self.executor.step():
+                return
+
     async def _do_checkpoint(self) -> None:
         assert self.manager is not None
-        while self.executor.step():
-            await asyncio.sleep(0)
+        await self._drain()
         await self.manager._checkpointer.run()
 
     async def _do_watermark(self) -> None:
@@ -227,9 +228,7 @@ class History:
 
     async def _do_stop(self) -> None:
         assert self.manager is not None
-        # A clean stop waits for the syncs.
-        while self.executor.step():
-            await asyncio.sleep(0)
+        await self._drain()  # a clean stop waits for the syncs
         await self.manager.close()
         self._note_acknowledged()
         await self._abandon()

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from chronik.protocol.records import Record, build_batch, parse_batches, read_records
 from chronik.storage import LogConfig, LogManager, PartitionLog
 from chronik.storage.housekeeping import HousekeepingConfig
+from chronik.storage.manager import Threads
+from harness.simulated_disk import InlineExecutor, SimulatedDisk, SteppedExecutor
 
 TOPIC_ID = bytes(range(16))
 EPOCH = 5
 BASE_TIME = 1_700_000_000_000
 
 QUIET = HousekeepingConfig(
-    checkpoint_interval_s=3600, retention_interval_s=3600, removal_interval_s=3600, producer_check_interval_s=3600
+    checkpoint_interval_s=3600,
+    retention_interval_s=3600,
+    removal_interval_s=3600,
+    producer_check_interval_s=3600,
+    compaction_interval_s=3600,
 )
 
 
@@ -60,3 +68,57 @@ async def opened(root: Path, config: LogConfig | None = None, **options: object)
         yield manager
     finally:
         await manager.close()
+
+
+@asynccontextmanager
+async def simulated(
+    disk: SimulatedDisk,
+    config: LogConfig | None = None,
+    *,
+    clock: Callable[[], float] = lambda: BASE_TIME / 1000,
+    close: bool = True,
+    threads: Threads | None = None,
+    **options: object,
+) -> AsyncIterator[LogManager]:
+    """A log manager on a simulated disk, its threads' work done at once. Without `close` it ends as in a crash."""
+    if not disk.is_directory("/data"):
+        disk.make_directory("/data")
+        disk.sync_directory("/")
+    inline = InlineExecutor()
+    manager = LogManager(
+        "/data",
+        disk,
+        clock=clock,
+        default_config=config or LogConfig(),
+        housekeeping=QUIET,
+        threads=threads or Threads(inline, inline, inline),
+        **options,  # type: ignore[arg-type]
+    )
+    try:
+        await manager.start()
+        yield manager
+        if close:
+            await manager.close()
+    finally:
+        await abandon(manager)
+
+
+async def abandon(manager: LogManager) -> None:
+    """What a crash does to a process: nothing is closed."""
+    housekeeping = getattr(manager, "_housekeeping", None)
+    for task in housekeeping._tasks if housekeeping is not None else ():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
+    """Wait for a condition, giving the loop its turns."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        await asyncio.sleep(0)
+
+
+async def synced(log: PartitionLog, executor: SteppedExecutor | None = None) -> None:
+    """Wait until everything appended is synced, by an executor that must be told to work if one is given."""
+    await until(lambda: not (executor is not None and executor.step()) and log.synced_offset == log.end_offset)

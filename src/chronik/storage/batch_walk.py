@@ -13,6 +13,7 @@ from fastcrc.crc32 import iscsi
 
 from chronik.protocol.errors import KafkaError
 from chronik.protocol.records import HEADER_SIZE, BatchInfo, parse_header
+from chronik.storage.epochs import NO_EPOCH, EpochCache
 from chronik.storage.files import Buffer, File
 
 WALK_CHUNK_BYTES = 1024 * 1024
@@ -25,6 +26,9 @@ FRAME = struct.Struct(">qi11xi")
 """Base offset, length, last offset delta: what finding a position needs of a header."""
 
 LENGTH_OVERHEAD = 12
+
+_CHECKED_FRAME = struct.Struct(">qii7xi")
+NO_LIMIT = (1 << 63) - 1
 SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 
 _CRC = struct.Struct(">I")
@@ -32,6 +36,7 @@ _CRC_AT = 17
 _CRC_FROM = 21
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
+_OFFSET_BYTES = 8
 
 
 class DamagedBatch(Exception):
@@ -43,10 +48,14 @@ class DamagedBatch(Exception):
         self.reason = reason
 
 
-def walk(file: File, start: int, end: int, *, check_crc: bool) -> Iterator[BatchInfo]:
+def walk(
+    file: File, start: int, end: int, *, check_crc: bool, floor: int = 0, limit: int = NO_LIMIT
+) -> Iterator[BatchInfo]:
     """Yield the batches between two positions; `BatchInfo.position` is the position in the file.
 
-    Raises DamagedBatch at the first that is torn or wrong. Memory stays at one chunk, whatever a batch claims.
+    Offsets ascend, from `floor` on, and stay below `limit`. The checksum does not cover them: one that leaps ahead of
+    the batch behind it is damage as well. Raises DamagedBatch at the first that is torn or wrong. Memory stays at one
+    chunk, whatever a batch claims.
     """
     chunk_bytes = WALK_CHUNK_BYTES if check_crc else HEADERS_CHUNK_BYTES
     position = chunk_start = start
@@ -72,8 +81,29 @@ def walk(file: File, start: int, end: int, *, check_crc: bool) -> Iterator[Batch
             if batch_crc(file, position, info.size, chunk, at) != stored:
                 raise DamagedBatch(position, f"the batch of offset {info.base_offset} fails its CRC-32C check")
         info.position = position
+        if info.base_offset != floor:
+            _check_order(file, info, floor, end)
+        floor = info.base_offset + info.last_offset_delta + 1
+        if floor > limit:
+            raise DamagedBatch(position, f"offset {floor - 1} does not belong before {limit}")
         yield info
         position += info.size
+
+
+def _check_order(file: File, batch: BatchInfo, floor: int, end: int) -> None:
+    """A batch that does not follow the one before it closely: a gap of compaction, or a damaged offset?"""
+    if batch.base_offset < floor:
+        raise DamagedBatch(batch.position, f"offset {batch.base_offset} comes after {floor - 1}")
+    position = batch.position + batch.size
+    following = header_at(file, position) if position < end else None
+    if following is None or following.base_offset > batch.last_offset or position + following.size > end:
+        return
+    header = file.read_at(position, HEADER_SIZE)
+    (stored,) = _CRC.unpack_from(header, _CRC_AT)
+    if batch_crc(file, position, following.size, header, 0) == stored:
+        raise DamagedBatch(
+            batch.position, f"offset {batch.last_offset} comes before {following.base_offset}: it was damaged"
+        )
 
 
 def header_at(file: File, position: int) -> BatchInfo | None:
@@ -98,26 +128,37 @@ def batch_crc(file: File, position: int, size: int, chunk: bytes, at: int) -> in
     return crc
 
 
-def valid_prefix(data: Buffer) -> tuple[int, int, str | None]:
-    """(bytes of whole and valid batches at the start of `data`, offset after them, what is wrong after them).
+def valid_prefix(data: Buffer, size: int, offset: int, limit: int, epochs: EpochCache) -> tuple[int, int, str | None]:
+    """(bytes of whole and valid batches, offset after them, what is wrong after them) at the start of `data`.
 
-    An incomplete batch at the end is nothing wrong. The offset is −1 when there is no valid batch.
+    Of `data` the first `size` bytes count; what follows them, if anything, is the beginning of the next batch. The
+    reader asked for `offset`, all offsets are below `limit`. An incomplete batch at the end is nothing wrong. The
+    offset is −1 when there is no valid batch. What the checksum does not cover is compared with what else is known:
+    the offsets of the neighbours, the epochs that the log remembers.
     """
     view = memoryview(data)
-    end = len(view)
     position = 0
     next_offset = -1
-    while end - position >= HEADER_SIZE:
-        base_offset, length, last_delta = FRAME.unpack_from(view, position)
+    while size - position >= HEADER_SIZE:
+        base_offset, length, epoch, last_delta = _CHECKED_FRAME.unpack_from(view, position)
         if length < SMALLEST_LENGTH:
             return position, next_offset, f"a batch claims a length of {length}"
         following = position + LENGTH_OVERHEAD + length
-        if following > end:
+        if following > size:
             break
         (stored,) = _CRC.unpack_from(view, position + _CRC_AT)
         if iscsi(view[position + _CRC_FROM : following]) != stored:
             return position, next_offset, f"the batch of offset {base_offset} fails its CRC-32C check"
-        next_offset = base_offset + last_delta + 1
+        known_epoch = epochs.at(base_offset)
+        if known_epoch not in (epoch, NO_EPOCH):
+            return position, next_offset, f"offset {base_offset} claims epoch {epoch}, it was written in {known_epoch}"
+        after = base_offset + last_delta + 1
+        bound = limit
+        if base_offset > (offset if next_offset < 0 else next_offset) and following + _OFFSET_BYTES <= len(view):
+            bound = int.from_bytes(view[following : following + _OFFSET_BYTES], "big", signed=True)
+        if after > bound or base_offset < next_offset:
+            return position, next_offset, f"offset {base_offset} is not in its place"
+        next_offset = after
         position = following
     return position, next_offset, None
 

@@ -16,8 +16,8 @@ import structlog
 from chronik.storage.files import FileSystem
 from chronik.storage.log_cuts import SEGMENT_SUFFIXES
 from chronik.storage.segment import Segment
+from chronik.storage.segment_swap import DELETED_SUFFIX
 
-DELETED_SUFFIX = ".deleted"
 DELETED_FOLDER_SUFFIX = "-delete"
 STRAY_FOLDER_SUFFIX = "-stray"
 

@@ -29,6 +29,9 @@ class EpochCache:
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
 
+    def copy(self) -> EpochCache:
+        return EpochCache(self.entries())
+
     @property
     def latest(self) -> int:
         return self._epochs[-1] if self._epochs else NO_EPOCH

@@ -1,4 +1,4 @@
-"""The background work on logs, in one task per node: checkpoints, retention, producer expiry, removal of files."""
+"""The background work on logs, in two tasks per node: checkpoints, retention, expiry, removal; and compaction."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import structlog
 
 from chronik.storage.checkpointing import Checkpointer
 from chronik.storage.checkpoints import PartitionKey
+from chronik.storage.cleaner import Cleaner
 from chronik.storage.deletion import Trash
 from chronik.storage.log_config import DAY_MS
 from chronik.storage.log_state import LogServices
@@ -33,6 +34,7 @@ class HousekeepingConfig:
     removal_interval_s: float = 5.0
     producer_expiration_ms: int = DAY_MS
     producer_check_interval_s: float = 600.0
+    compaction_interval_s: float = 15.0
 
 
 class Housekeeping:
@@ -53,12 +55,18 @@ class Housekeeping:
         self._trash = trash
         self._executor = executor
         self._config = config
-        self._task: asyncio.Task[None] | None = None
+        self.cleaner = Cleaner(logs, services, trash, executor)
+        self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._stopping = False
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="log-housekeeping")
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._run(), name="log-housekeeping"),
+            # By itself: it works for minutes where the other duties take milliseconds.
+            loop.create_task(self._run_compaction(), name="log-compaction"),
+        ]
 
     def wake(self) -> None:
         """Something can be done before its interval is over."""
@@ -67,8 +75,10 @@ class Housekeeping:
     async def stop(self) -> None:
         self._stopping = True
         self._wake.set()
-        if self._task is not None:
-            await self._task
+        self.cleaner.stop()
+        if self._tasks:
+            self._tasks[1].cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         duties: list[tuple[float, Callable[[], Awaitable[None]]]] = [
@@ -86,6 +96,11 @@ class Housekeeping:
                 if due[number] <= time.monotonic():
                     await _guarded(duty)
                     due[number] = time.monotonic() + interval
+
+    async def _run_compaction(self) -> None:
+        while not self._stopping:
+            await asyncio.sleep(self._config.compaction_interval_s)
+            await _guarded(self.cleaner.run)
 
     async def _sleep_until(self, moment: float) -> None:
         try:

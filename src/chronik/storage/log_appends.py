@@ -373,7 +373,7 @@ class LogAppends(LogState):
         """The transaction markers among the batches, by their position."""
         markers: dict[int, EndTransactionMarker] = {}
         for batch in batches:
-            if batch.attributes & CONTROL_FLAG and batch.producer_id >= 0:
+            if batch.attributes & CONTROL_FLAG and batch.producer_id >= 0 and batch.record_count:
                 marker = read_end_transaction_marker(memoryview(data)[batch.position : batch.end])
                 if marker is not None:
                     markers[batch.position] = marker

@@ -168,6 +168,17 @@ class LogCuts(LogAppends):
         self.services.changed.add(self)
         return gone
 
+    def replace_segments(self, first: int, count: int, segment: Segment) -> list[Segment]:
+        """Put one segment in the place of several, never of the last; those that it replaces."""
+        old = self.segments[first : first + count]
+        for gone in old:
+            self._forget(gone)
+        self.segments[first : first + count] = [segment]
+        self.bases[first : first + count] = [segment.base_offset]
+        self._dirty_directories.append(self.directory)
+        self.request_sync()
+        return old
+
     def _forget(self, segment: Segment) -> None:
         self.services.files.forget(segment.log_slot)
         self.services.files.forget(segment.index_slot)

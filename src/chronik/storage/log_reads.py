@@ -16,6 +16,7 @@ import structlog
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import HEADER_SIZE, read_records
 from chronik.storage.batch_walk import FRAME, LENGTH_OVERHEAD, SMALLEST_LENGTH, DamagedBatch, valid_prefix, walk
+from chronik.storage.epochs import EpochCache
 from chronik.storage.files import Buffer, File
 from chronik.storage.log_state import LogState
 from chronik.storage.segment import TIME_INDEX_SUFFIX, WOULD_WAIT, Segment
@@ -25,6 +26,8 @@ READ_ATTEMPTS = 4
 
 WALKED_BATCHES_MAX = 64
 """Headers walked in what was read before the index is asked."""
+
+OFFSET_BYTES = 8
 
 _FRAME_SIZE = FRAME.size
 _EMPTY = b""
@@ -194,6 +197,7 @@ class LogReads(LogState):
                 (offset, end_offset, segment.size, segment.next_offset),
                 max_bytes,
                 at_least_one,
+                self.epochs.copy() if self.epochs is not None else EpochCache(),
             )
             try:
                 found = await self._on_thread(job)
@@ -317,27 +321,36 @@ def _read_checked(
     bounds: tuple[int, int, int, int],
     max_bytes: int,
     at_least_one: bool,
+    epochs: EpochCache,
 ) -> ThreadRead:
     """On a thread: find, read and check the batches of one segment."""
-    offset, end_offset, size, next_offset = bounds
-    start = segment.locate_waiting(offset, hints[0], log, index, size)
-    stop = size if end_offset >= next_offset else segment.locate_waiting(end_offset, hints[1], log, index, size)
+    offset, end_offset, segment_size, next_offset = bounds
+    start = segment.locate_waiting(offset, hints[0], log, index, segment_size)
+    stop = segment_size
+    if end_offset < next_offset:
+        stop = segment.locate_waiting(end_offset, hints[1], log, index, segment_size)
     if start >= stop:
         return ThreadRead(_EMPTY, start, -1, True)
-    data = log.read_at(start, min(stop - start, max(max_bytes, HEADER_SIZE)))
-    if len(data) < HEADER_SIZE:
+    wanted = min(stop - start, max(max_bytes, HEADER_SIZE))
+    data = log.read_at(start, wanted + OFFSET_BYTES)
+    if len(data) < wanted:
         raise segment.damage(start, f"{stop - start} bytes should be there, {len(data)} are")
     first = LENGTH_OVERHEAD + int.from_bytes(data[8:12], "big", signed=True)
     if first > max_bytes and not at_least_one:
         return ThreadRead(_EMPTY, start, -1, False)
-    if first > len(data):
+    if first > wanted:
         if start + first > stop:
             raise segment.damage(start, f"a batch claims {first} bytes, {stop - start} are left")
-        data = log.read_at(start, first)
-    valid, after, problem = valid_prefix(data)
+        wanted = first
+        data = log.read_at(start, wanted + OFFSET_BYTES)
+    if start + wanted >= segment_size:
+        data = data[:wanted]  # what another append may have added meanwhile is not the next batch of this read
+    valid, after, problem = valid_prefix(data, wanted, offset, next_offset, epochs)
     if not valid:
         damage = segment.damage(start, problem or "the batch is cut short")
-        logger.error("a damaged batch was found and is not served", path=segment.log_slot.path, position=start)
+        logger.error(
+            "a damaged batch was found and is not served", path=segment.log_slot.path, position=start, reason=problem
+        )
         raise damage
     return ThreadRead(memoryview(data)[:valid], start, after, False)
 
@@ -356,7 +369,7 @@ def _search_time(
     if time_index is not None:
         from_offset = max(from_offset, segment.base_offset + segment.time_index.floor(timestamp, time_index.read_at))
     start = segment.locate_waiting(from_offset, -1, log, index, size)
-    for batch in walk(log, start, size, check_crc=False):
+    for batch in walk(log, start, size, check_crc=False, floor=segment.base_offset):
         if batch.max_timestamp < timestamp or batch.last_offset < log_start_offset:
             continue
         for record in read_records(log.read_at(batch.position, batch.size)):

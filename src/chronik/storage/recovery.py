@@ -43,6 +43,7 @@ from chronik.storage.segment import (
     Segment,
     segment_name,
 )
+from chronik.storage.segment_swap import finish_after_crash
 
 INDEX_BYTES_MAX = 64 * 1024 * 1024
 
@@ -91,6 +92,8 @@ def load_log(fs: FileSystem, request: LoadRequest) -> LoadedLog:
     """Open a partition folder, recover it where necessary, and leave it synced. OSError when the disk fails."""
     loaded = LoadedLog()
     directory = request.directory
+    if finish_after_crash(fs, directory):
+        fs.sync_directory(directory)
     loaded.topic_id = read_topic_id(fs, f"{directory}/{PARTITION_METADATA}")
     bases, snapshots, aborted = _sort_names(fs, directory)
     loaded.snapshot_offsets = snapshots
@@ -206,7 +209,7 @@ class _Recovery:
         sound = True
         while sound and segment.size < end:
             try:
-                for batch in walk(log, segment.size, end, check_crc=check_crc):
+                for batch in walk(log, segment.size, end, check_crc=check_crc, floor=segment.next_offset):
                     if not check_crc and batch.base_offset >= recovery_point:
                         check_crc = True
                         segment.trusted_from = segment.size
@@ -265,11 +268,9 @@ class _Recovery:
         return position
 
     def _accept(self, segment: Segment, batch: BatchInfo, limit: int | None, checked: bool) -> None:
-        if batch.base_offset < segment.next_offset or (limit is not None and batch.last_offset >= limit):
+        if limit is not None and batch.last_offset >= limit:
             raise DamagedBatch(
-                batch.position,
-                f"offsets {batch.base_offset} to {batch.last_offset} do not belong between {segment.next_offset} "
-                f"and {limit if limit is not None else 'the end'}",
+                batch.position, f"offset {batch.last_offset} does not belong before {limit}, where the next one begins"
             )
         if checked:
             if batch.leader_epoch < self._epoch:

@@ -68,7 +68,7 @@ def replay(
         log = fs.open(segment.log_slot.path)
         try:
             start = _position_of(fs, segment, log, offset)
-            for batch in walk(log, start, segment.size, check_crc=False):
+            for batch in walk(log, start, segment.size, check_crc=False, floor=segment.base_offset):
                 if batch.base_offset >= end_offset:
                     break
                 completed = replay_batch(states, log, batch, now_ms)
@@ -95,6 +95,8 @@ def replay_batch(states: ProducerStates, log: File, batch: BatchInfo, now_ms: in
     if not batch.is_control:
         states.apply(batch, now_ms)
         return None
+    if not batch.record_count:
+        return None  # compaction has emptied it
     marker = read_marker(log, batch)
     return None if marker is None else states.apply_marker(batch, marker, now_ms)
 

@@ -192,6 +192,7 @@ class Segment:
             return self._walk_to(offset, 0, log.read_at, size)
 
     def _walk_to(self, offset: int, position: int, read: ReadIndex, size: int) -> int:
+        floor = self.base_offset
         while position < size:
             chunk = read(position, min(LOCATE_CHUNK_BYTES, size - position))
             if chunk is None:
@@ -199,9 +200,10 @@ class Segment:
             at = 0
             while len(chunk) - at >= _FRAME_SIZE:
                 base, length, last_delta = FRAME.unpack_from(chunk, at)
-                if length < SMALLEST_LENGTH or base < self.base_offset:
-                    raise self.damage(position + at, "what lies there is not a batch")
-                if base + last_delta >= offset:
+                if length < SMALLEST_LENGTH or base < floor:
+                    raise self.damage(position + at, "what lies there is not a batch, or not in its place")
+                floor = base + last_delta + 1
+                if floor > offset:
                     return position + at
                 at += LENGTH_OVERHEAD + length
             if at == 0:
@@ -248,9 +250,9 @@ class Segment:
         self._aborted = None
 
     def set_aborted(self, entries: list[AbortedTransaction]) -> None:
-        """Replace them all, to be written again from the first."""
+        """Replace them all; the file has them already."""
         self._aborted = entries
-        self._aborted_in_file = 0
+        self._aborted_in_file = len(entries)
 
     def add_aborted(self, entry: AbortedTransaction, fs: FileSystem) -> None:
         self.aborted(fs).append(entry)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import build_batch, parse_batches
 from chronik.storage import LogConfig
-from harness.storage_logs import BASE_TIME, EPOCH, TOPIC_ID, append, batch, opened, read_all
+from harness.simulated_disk import SimulatedDisk
+from harness.storage_logs import BASE_TIME, EPOCH, TOPIC_ID, append, batch, opened, read_all, simulated
 
 
 def small(**changes: object) -> LogConfig:
@@ -218,32 +219,29 @@ async def test_few_descriptors_are_enough_for_many_logs(tmp_path: Path) -> None:
         assert len(list(Path("/proc/self/fd").iterdir())) - before <= 12
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=60),
     segment_bytes=st.integers(600, 5000),
     interval=st.integers(50, 1000),
     starts=st.lists(st.integers(0, 60), max_size=8),
     limit=st.integers(1, 3000),
+    cold=st.booleans(),
 )
 async def test_whatever_is_appended_is_read_back_from_any_offset(
-    tmp_path_factory: pytest.TempPathFactory,
-    sizes: list[int],
-    segment_bytes: int,
-    interval: int,
-    starts: list[int],
-    limit: int,
+    sizes: list[int], segment_bytes: int, interval: int, starts: list[int], limit: int, cold: bool
 ) -> None:
-    config = LogConfig(durability="os", segment_bytes=segment_bytes, index_interval_bytes=interval)
-    root = tmp_path_factory.mktemp("log")
+    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval)
+    disk = SimulatedDisk()
+    disk.cold = cold
     values = [b"%d:" % number + b"v" * size for number, size in enumerate(sizes)]
-    async with opened(root, config) as logs:
+    async with simulated(disk, config) as logs:
         log = logs.create("t", 0, TOPIC_ID)
         for value in values:
             append(log, value)
         for start in starts:
             if start <= len(values):
                 assert await read_all(log, start, step=limit) == list(enumerate(values))[start:]
-    async with opened(root, config) as logs:
+    async with simulated(disk, config) as logs:
         log = logs.create("t", 0, TOPIC_ID)
         assert await read_all(log, step=limit) == list(enumerate(values))
