@@ -34,6 +34,13 @@ TOPICS_WITH_CONFIGS_MAX = 200
 
 async def create_topics(request: CreateTopicsRequest, ctx: RequestContext) -> CreateTopicsResponse:
     """Check all, propose together what passed, and tell each topic's outcome in the order of the request."""
+    timeout_s = min(PROPOSE_TIMEOUT_S, max(0.001, request.timeout_ms / 1000))
+    if not any(broker.alive for broker in ctx.store.image.brokers.values()):
+        # Nothing could be placed. Perhaps this node has not heard of the others yet: a quorum knows, or there is none.
+        try:
+            await ctx.store.read_barrier(timeout_s)
+        except Exception as error:
+            return create_topics_failed(request, as_kafka_error(error))
     results = {topic.name: CreatableTopicResult(name=topic.name, error_message=None) for topic in request.topics}
     times = Counter(topic.name for topic in request.topics)
     planned: list[CreateTopic] = []
@@ -46,7 +53,6 @@ async def create_topics(request: CreateTopicsRequest, ctx: RequestContext) -> Cr
         except KafkaError as error:
             _refuse(ctx, result, error)
     if not request.validate_only:
-        timeout_s = min(PROPOSE_TIMEOUT_S, max(0.001, request.timeout_ms / 1000))
         await _create(ctx, planned, results, timeout_s)
     with_configs = ctx.api_version >= FIRST_VERSION_WITH_CONFIGS and len(planned) <= TOPICS_WITH_CONFIGS_MAX
     for command in planned:

@@ -95,6 +95,8 @@ def _described(ctx: RequestContext, topic: TopicInfo, page: range) -> DescribeTo
                 leader_epoch=info.leader_epoch,
                 replica_nodes=list(info.replicas),
                 isr_nodes=list(info.isr),
+                eligible_leader_replicas=[],  # null would be right by the protocol, but Java's client fails on it
+                last_known_elr=[],
                 offline_replicas=offline_replicas(image, info),
             )
         )
