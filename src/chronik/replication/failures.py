@@ -55,11 +55,10 @@ class FailedReplicas:
                     await self._replicas.store.propose(SetPartitionLeader(changes), timeout_s=PROPOSE_TIMEOUT_S)
                 except Exception as error:
                     log.warning("failed replicas are still in their ISRs; trying again", error=str(error))
+            await asyncio.sleep(RETRY_S)  # also when it worked: a leader that did not hear of it may ask us in again
             for partition in batch:
                 if self._change(partition) is None:
                     del self._waiting[partition]
-            if self._waiting:
-                await asyncio.sleep(RETRY_S)
 
     def _change(self, partition: Partition) -> LeaderChange | None:
         """What would take the replica out, or None when it is out, or must stay."""

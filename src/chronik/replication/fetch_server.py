@@ -167,7 +167,9 @@ class FetchServer:
         if request.sequence == 0 and (session is None or session.number != request.session):
             self.forget(peer)
             session = self._sessions[peer] = FetchSession(peer, request.session)
-        if session is None or session.number != request.session or session.expected != request.sequence:
+        if session is None or session.number != request.session:
+            return None  # a late word of an older session says nothing about this one
+        if session.expected != request.sequence:
             self.forget(peer)
             return None
         session.expected += 1

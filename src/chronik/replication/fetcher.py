@@ -61,6 +61,7 @@ class LeaderFetcher:
         self._rest: asyncio.TimerHandle | None = None
         self._poller: asyncio.Task[None] | None = None
         self._reporter: asyncio.Task[None] | None = None
+        self._farewell: asyncio.Task[None] | None = None
         self._polling = False
 
     # what to fetch
@@ -88,15 +89,21 @@ class LeaderFetcher:
             self._news()
 
     def stop(self) -> None:
-        for task in (self._poller, self._reporter):
-            if task is not None:
-                task.cancel()
+        self._removed.clear()
+        self._end_session()
+        if self._farewell is not None:
+            self._farewell.cancel()
         if self._rest is not None:
             self._rest.cancel()
 
-    @property
-    def idle(self) -> bool:
-        return not self._slots and not self._resting
+    def _end_session(self) -> None:
+        """Nothing is followed there any more. The leader is told, once: it may be a dead node."""
+        for task in (self._poller, self._reporter):
+            if task is not None:
+                task.cancel()
+        self._poller = self._reporter = None
+        if self._removed:
+            self._farewell = asyncio.get_running_loop().create_task(self._say_farewell(), name="leave a leader")
 
     def _forget_slot(self, followed: Followed) -> None:
         if self._slots.pop(followed.slot, None) is None:
@@ -109,10 +116,11 @@ class LeaderFetcher:
 
     def _news(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._poller is None or self._poller.done():
-            if self._slots:
-                self._start_session()
-                self._poller = loop.create_task(self._poll_for_ever(), name=f"fetch from node {self.leader}")
+        if not self._slots:
+            self._end_session()
+        elif self._poller is None or self._poller.done():
+            self._start_session()
+            self._poller = loop.create_task(self._poll_for_ever(), name=f"fetch from node {self.leader}")
         elif self._polling and (self._reporter is None or self._reporter.done()):
             self._reporter = loop.create_task(self._report(), name=f"report to node {self.leader}")
 
@@ -220,6 +228,13 @@ class LeaderFetcher:
             if refused and session == self._session:
                 self._restart()
                 return
+
+    async def _say_farewell(self) -> None:
+        payload = wire.encode_request(self._request(0))
+        try:
+            await self._transport.request(self.leader, wire.REPORT, payload, channel="data", timeout_s=ANSWER_TIMEOUT_S)
+        except Exception as error:
+            log.debug("a leader was not told that it is no longer followed", leader=self.leader, error=str(error))
 
     def _restart(self) -> None:
         """The session is broken: the poll that waits in it must not be waited for."""
