@@ -19,7 +19,7 @@ MIB = 1024 * KIB
 SCRATCH_BYTES = 256 * KIB
 """Size of the receive buffer that all connections of a loop share; a frame that fits is handled without a copy."""
 
-FRAME_BUFFER_FIRST_BYTES = 64 * KIB
+FRAME_BUFFER_FIRST_BYTES = 4 * KIB
 """First size of the buffer of a frame that did not arrive in one read."""
 
 FRAME_BUFFER_GROWTH = 4
@@ -49,7 +49,7 @@ class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
     write_low_water_bytes: int = 512 * KIB
     frames_per_turn_max: int = 128  # of one connection, before others get their turn
     turn_budget_s: float = 0.008  # of all connections together, before the loop may look after timers and peers
-    accept_backlog: int = 4096
+    accept_backlog: int = 1024  # connections the kernel holds; all of them may be accepted in one turn
 
 
 class MemoryWaiter(Protocol):

@@ -119,6 +119,8 @@ def _explicit(image: MetadataImage, wish: TopicWish) -> Assignments:
 
 async def create_missing_topic(services: Services, name: str, configs: Mapping[str, str] | None = None) -> None:
     """Create a topic with the broker's defaults, unless somebody was faster. Returns when it is readable here."""
+    if not services.store.image.online_brokers():
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "no broker is online yet that could lead a new topic")
     try:
         command = plan_topic(services, TopicWish(name, configs=configs or {}))
         result = await services.store.propose(command)

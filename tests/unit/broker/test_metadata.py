@@ -132,6 +132,12 @@ async def test_a_cluster_that_cannot_agree_makes_the_client_ask_again(node: Serv
     assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
+async def test_a_topic_asked_for_before_any_broker_is_online_makes_the_client_ask_again(start_node: StartNode) -> None:
+    node = await start_node(brokers=0)
+    response = await (await node.connect()).ask(named("new", create=True), 9)
+    assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
 async def test_topics_are_found_by_id(node: ServedNode) -> None:
     topic_id = await node.create_topic("t")
     client = await node.connect()
