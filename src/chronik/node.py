@@ -27,6 +27,7 @@ from chronik.broker.limits import BrokerLimits
 from chronik.broker.listener import Listener
 from chronik.broker.router import Router
 from chronik.cluster.controller import Controller
+from chronik.cluster.membership import RaftMembers
 from chronik.cluster.registration import BrokerRegistration
 from chronik.cluster.settings import timings_from
 from chronik.config import Address, NodeConfig
@@ -36,10 +37,11 @@ from chronik.logs import configure_logging
 from chronik.metadata.commands import RegisterBroker
 from chronik.metadata.configs import ConfigView, static_problems
 from chronik.metadata.delta import Delta
-from chronik.metadata.model import NO_LEADER
+from chronik.metadata.model import NO_LEADER, BrokerStatus
 from chronik.metadata.store import MetadataStore
 from chronik.process import raise_open_files, tune_allocator, tune_collector
 from chronik.raft.driver import RaftDriver
+from chronik.raft.driver_settings import DriverSettings
 from chronik.raft.storage import RaftStorage
 from chronik.raft.transport import PeerTransport
 from chronik.replication.lease import Lease
@@ -123,7 +125,7 @@ class Node:
         self.incarnation = secrets.token_bytes(INCARNATION_BYTES)
         self.watchdog = LoopWatchdog()
         self.store = MetadataStore()
-        self.view = ConfigView(self.store.image, node_id, config.broker)
+        self.view = ConfigView(self.store.image, node_id, {**config.broker, **_identity(config)})
         self.timings = timings_from(self.view)
         self.lease = Lease()
         self.transport = PeerTransport(
@@ -140,6 +142,7 @@ class Node:
             self.store,
             voters={voter.node_id: (voter.address.host, voter.address.port) for voter in config.voters},
             join=[(config.join.host, config.join.port)] if config.join else [],
+            settings=_consensus(self.view),
         )
         self.store.attach(self.raft)
         self.logs = LogManager(self.folder.logs)
@@ -152,7 +155,15 @@ class Node:
             transport=self.transport,
             lease=self.lease,
         )
-        self.controller = Controller(node_id, self.store, self.raft, self.transport, self.view, timings=self.timings)
+        self.controller = Controller(
+            node_id,
+            self.store,
+            self.raft,
+            self.transport,
+            self.view,
+            timings=self.timings,
+            members=RaftMembers(self.raft),
+        )
         self.executor = ThreadPoolExecutor(CONVERSION_THREADS, "convert")
         self.services = Services(
             config=config,
@@ -162,6 +173,7 @@ class Node:
             controller_id=lambda: self.raft.leader_id or NO_LEADER,
             logs=self.logs,
             raft=self.raft,
+            transport=self.transport,
             executor=self.executor,
         )
         self.groups = GroupCoordinator(self.store, self.replicas, self.view)
@@ -177,6 +189,7 @@ class Node:
             renew_lease=self.lease.renew,
             revoke_lease=self.lease.revoke,
             on_superseded=self._superseded,
+            rejoin=config.join is not None,
             timings=self.timings,
         )
 
@@ -209,9 +222,14 @@ class Node:
                 ) from error
             raise CannotStart(f"the {name} address {address} cannot be listened on: {error.strerror}") from error
 
+    def _is_online(self) -> bool:
+        """Registered alone is not enough: the first thing people do is create a topic, which needs a broker online."""
+        broker = self.registration.broker
+        return broker is not None and broker.status is BrokerStatus.ONLINE
+
     async def _say_ready(self) -> None:
         """One line for people and scripts, with what is true at this moment."""
-        await self.store.wait_until(lambda image: self.registration.registered, FIRST_REGISTRATION_S)
+        await self.store.wait_until(lambda image: self._is_online(), FIRST_REGISTRATION_S)
         parts = [f"Kafka on {self.kafka}", f"node {self.config.node_id}", f"data in {self.config.data_dir}"]
         if self.config.http is not None:
             parts.append(f"health and metrics on http://{self.config.http}")
@@ -315,6 +333,27 @@ class Node:
 
 def _where(address: Address) -> tuple[str, int]:
     return address.host, address.port
+
+
+def _identity(config: NodeConfig) -> dict[str, str]:
+    """What the node is and where, under the names by which Kafka's tools ask for it."""
+    settings = {
+        "node.id": str(config.node_id),
+        "broker.id": str(config.node_id),
+        "listeners": f"PLAINTEXT://{config.kafka}",
+        "advertised.listeners": f"PLAINTEXT://{config.advertise}",
+        "log.dirs": str(config.data_dir),
+    }
+    return {**settings, "broker.rack": config.rack} if config.rack else settings
+
+
+def _consensus(view: ConfigView) -> DriverSettings:
+    """An election timeout is a number of ticks; the tick is what is configured."""
+    defaults = DriverSettings()
+    return DriverSettings(
+        tick_s=view.broker_int("raft.election.timeout.ms") / 1000 / defaults.raft.election_ticks,
+        snapshot_entries=view.broker_int("metadata.snapshot.entries"),
+    )
 
 
 def _limits(view: ConfigView) -> BrokerLimits:
