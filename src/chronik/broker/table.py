@@ -70,6 +70,8 @@ SERVED_APIS: tuple[ServedApi, ...] = (
     ServedApi(ApiKey.UPDATE_FEATURES, "cluster_admin"),
     ServedApi(ApiKey.DESCRIBE_CLUSTER, "describe_cluster"),
     ServedApi(ApiKey.UNREGISTER_BROKER, "cluster_admin"),
+    ServedApi(ApiKey.CONSUMER_GROUP_HEARTBEAT, "consumer_group_heartbeat", "groups"),
+    ServedApi(ApiKey.CONSUMER_GROUP_DESCRIBE, "consumer_group_describe", "groups"),
     ServedApi(ApiKey.LIST_CONFIG_RESOURCES, "describe_configs"),
     ServedApi(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "describe_topic_partitions"),
 )

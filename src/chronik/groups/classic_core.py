@@ -20,6 +20,8 @@ NEVER = 1 << 62
 class ClassicState:
     """The fields of a group, and the small steps that everything else is made of."""
 
+    kind = "classic"
+
     def __init__(
         self, group_id: str, settings: ClassicSettings, new_member_id: Callable[[str], str], now_ms: int
     ) -> None:
@@ -42,6 +44,21 @@ class ClassicState:
         self._newcomer_since_delay = False
         self._not_synced: set[str] = set()
         self._sync_deadline = NEVER
+
+    # --- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is State.EMPTY
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def empty_since_ms(self) -> int | None:
+        """Since when the group is empty; None where it never had members."""
+        return self.state_since_ms if self.protocol_type else None
 
     # --- who is a member -----------------------------------------------------------------------------------------
 

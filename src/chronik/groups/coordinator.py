@@ -15,14 +15,20 @@ from uuid import uuid4
 import structlog
 
 from chronik.cluster.internal_topics import OFFSETS_TOPIC
+from chronik.groups.assignors import ASSIGNORS
 from chronik.groups.classic_state import ClassicSettings
+from chronik.groups.consumer_group import TopicsView
+from chronik.groups.consumer_requests import check_request
+from chronik.groups.consumer_state import ConsumerSettings
 from chronik.groups.group_admin import GroupAdmin
 from chronik.groups.loader import Loader
 from chronik.groups.offset_service import OffsetService
 from chronik.groups.offsets_topic import InternalTopicAccess, partition_for
-from chronik.groups.shard import Shard, ShardSettings, Status
+from chronik.groups.shard import Shard
+from chronik.groups.shard_state import ShardSettings, Status
 from chronik.groups.timers import SteadyClock, Timers
 from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from chronik.protocol.messages.group_membership import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -79,6 +85,7 @@ class GroupCoordinator:
         self._shards: dict[int, Shard] = {}
         self._loader = Loader()
         self._closed = False
+        self._topics_version = 0
         self._unsubscribe: Callable[[], None] | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -108,11 +115,17 @@ class GroupCoordinator:
         if previous is not None:
             previous.close()
         if leads:
-            shard = Shard(partition, self.settings, self.timers, self.clock_ms, self._new_member_id)
+            shard = Shard(partition, self.settings, self.timers, self.clock_ms, self._new_member_id, self.topics)
             self._shards[partition.index] = shard
             self._loader.load(shard)
 
+    def topics(self) -> TopicsView:
+        """The topics there are now, with a number that changes when they do."""
+        return TopicsView(self.store.image.topics, self._topics_version)
+
     def _changed(self, delta: Delta) -> None:
+        if delta.topics_created or delta.topics_deleted or delta.partitions_changed or delta.restored:
+            self._topics_version += 1
         for topic in delta.topics_deleted.values():
             for shard in self.active():
                 shard.forget_topic(topic.name)
@@ -188,12 +201,10 @@ class GroupCoordinator:
         reply: Callable[[JoinGroupResponse], None],
     ) -> None:
         shard = self.shard_of(request.group_id)
-        group = shard.group(request.group_id)
-        if group is None:
-            if request.member_id:
-                reply(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id))
-                return
-            group = shard.classic_group(request.group_id)
+        if request.member_id and shard.group(request.group_id) is None:
+            reply(JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID, member_id=request.member_id))
+            return
+        group = shard.group_to_join(request.group_id)
         group.join(
             request,
             reply,
@@ -207,7 +218,7 @@ class GroupCoordinator:
 
     def sync(self, request: SyncGroupRequest, reply: Callable[[SyncGroupResponse], None]) -> None:
         shard = self.shard_of(request.group_id)
-        group = shard.group(request.group_id)
+        group = shard.classic(request.group_id)
         if group is None:
             reply(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             return
@@ -221,7 +232,7 @@ class GroupCoordinator:
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return HeartbeatResponse()  # as Kafka: a load must not make members rejoin
             raise
-        group = shard.group(request.group_id)
+        group = shard.classic(request.group_id)
         if group is None:
             return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
         code = group.heartbeat(request.member_id, request.group_instance_id, request.generation_id, self.clock_ms())
@@ -230,7 +241,7 @@ class GroupCoordinator:
 
     def leave(self, request: LeaveGroupRequest, version: int) -> LeaveGroupResponse:
         shard = self.shard_of(request.group_id)
-        group = shard.group(request.group_id)
+        group = shard.classic(request.group_id)
         members = request.members
         if version < FIRST_VERSION_WITH_LEAVING_MEMBERS:
             members = [MemberIdentity(member_id=request.member_id)]
@@ -250,6 +261,18 @@ class GroupCoordinator:
         if version < FIRST_VERSION_WITH_LEAVING_MEMBERS:
             return LeaveGroupResponse(error_code=answers[0].error_code)
         return LeaveGroupResponse(members=answers)
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        version: int,
+        client_id: str,
+        client_host: str,
+        reply: Callable[[ConsumerGroupHeartbeatResponse], None],
+    ) -> None:
+        """A member of a group of KIP-848."""
+        check_request(request, version, self.settings.consumer.assignors)
+        self.shard_of(request.group_id).heartbeat(request, client_id, client_host, reply)
 
     # --- transactions --------------------------------------------------------------------------------------------
 
@@ -292,6 +315,20 @@ def _settings(configs: ConfigView) -> ShardSettings:
             max_session_timeout_ms=number("group.max.session.timeout.ms"),
             max_size=number("group.max.size"),
         ),
+        consumer=ConsumerSettings(
+            session_timeout_ms=number("group.consumer.session.timeout.ms"),
+            heartbeat_interval_ms=number("group.consumer.heartbeat.interval.ms"),
+            max_size=number("group.consumer.max.size"),
+            assignors=_assignors(configs),
+        ),
         retention_ms=number("offsets.retention.minutes") * MINUTE_MS,
         metadata_bytes_max=number("offset.metadata.max.bytes"),
     )
+
+
+def _assignors(configs: ConfigView) -> tuple[str, ...]:
+    """Those that are configured and exist here; class names of Kafka's own stand for them too."""
+    value = configs.broker_value("group.consumer.assignors")
+    asked = value if isinstance(value, list | tuple) else str(value or "").split(",")
+    names = [str(name).strip().rsplit(".", 1)[-1].removesuffix("Assignor").lower() for name in asked]
+    return tuple(name for name in names if name in ASSIGNORS) or tuple(ASSIGNORS)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from chronik.groups.classic_state import State
+from chronik.groups.consumer_group import ConsumerGroup
+from chronik.groups.consumer_state import Assignment, Member
 from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.protocol.messages.consumer_groups import (
+    DescribedAssignment,
+    DescribedMember,
+    DescribedTopicPartitions,
+)
+from chronik.protocol.messages.consumer_groups import DescribedGroup as DescribedConsumerGroup
 from chronik.protocol.messages.group_admin import DescribedGroup, DescribedGroupMember, ListedGroup
 
 if TYPE_CHECKING:
     from chronik.groups.classic import ClassicGroup
     from chronik.groups.coordinator import GroupCoordinator
+    from chronik.metadata.model import TopicInfo
 
-CLASSIC = "classic"
-TYPES = frozenset({CLASSIC, "consumer"})
+CONSUMER_MEMBER = 1
+"""The type of a member that speaks KIP-848 itself; there are no others here."""
 
 
 class GroupAdmin:
@@ -33,8 +42,8 @@ class GroupAdmin:
             ListedGroup(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
+                group_state=group.state_name,
+                group_type=group.kind,
             )
             for shard in self._coordinator.active()
             for group in shard.groups()
@@ -52,7 +61,7 @@ class GroupAdmin:
             shard = self._coordinator.shard_of(group_id, empty_id=True)
         except KafkaError as error:
             return DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)
-        group = shard.group(group_id)
+        group = shard.classic(group_id)
         if group is None:
             missing = DescribedGroup(group_id=group_id, group_state=State.DEAD.value)
             if version >= 6:
@@ -60,6 +69,34 @@ class GroupAdmin:
                 missing.error_message = f"Group {group_id} not found."
             return missing
         return _described(group)
+
+    def describe_consumer_group(self, group_id: str) -> DescribedConsumerGroup:
+        """A group of KIP-848."""
+        try:
+            shard = self._coordinator.shard_of(group_id, empty_id=True)
+        except KafkaError as error:
+            return DescribedConsumerGroup(group_id=group_id, error_code=error.code, error_message=error.message)
+        group = shard.group(group_id)
+        if not isinstance(group, ConsumerGroup):
+            reason = "not found" if group is None else "is not a consumer group"
+            return DescribedConsumerGroup(
+                group_id=group_id,
+                error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+                error_message=f"Group {group_id} {reason}.",
+                group_state=State.DEAD.value,
+            )
+        names = self._coordinator.store.image.topics_by_id
+        return DescribedConsumerGroup(
+            group_id=group_id,
+            group_state=group.state_name,
+            group_epoch=group.data.epoch,
+            assignment_epoch=group.data.assignment_epoch,
+            assignor_name=group.assignor_name,
+            members=[
+                _described_member(member, group.data.targets.get(member.member_id, {}), names)
+                for member in group.members.values()
+            ],
+        )
 
     def delete(self, group_ids: list[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:
         """Deletes groups without members; a code for each."""
@@ -79,9 +116,9 @@ class GroupAdmin:
                 codes[group_id] = error.code
                 continue
             group = shard.group(group_id)
-            if group is None or group.state is State.DEAD:
+            if group is None:
                 codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not State.EMPTY:
+            elif not group.is_empty:
                 codes[group_id] = ErrorCode.NON_EMPTY_GROUP
             else:
                 waiting += 1
@@ -112,4 +149,30 @@ def _described(group: ClassicGroup) -> DescribedGroup:
             )
             for member in group.members.values()
         ],
+    )
+
+
+def _described_member(member: Member, target: Assignment, topics: Mapping[bytes, TopicInfo]) -> DescribedMember:
+    return DescribedMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.topic_names),
+        subscribed_topic_regex=member.topic_regex,
+        assignment=_described_assignment(member.assigned, topics),
+        target_assignment=_described_assignment(target, topics),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _described_assignment(assignment: Assignment, topics: Mapping[bytes, TopicInfo]) -> DescribedAssignment:
+    return DescribedAssignment(
+        topic_partitions=[
+            DescribedTopicPartitions(topic_id=topic_id, topic_name=topics[topic_id].name, partitions=sorted(partitions))
+            for topic_id, partitions in sorted(assignment.items())
+            if topic_id in topics
+        ]
     )

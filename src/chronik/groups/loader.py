@@ -12,7 +12,8 @@ from time import monotonic
 
 import structlog
 
-from chronik.groups.shard import Shard, Status
+from chronik.groups.shard import Shard
+from chronik.groups.shard_state import Status
 from chronik.protocol.errors import KafkaError
 from chronik.protocol.records import parse_batches, read_records
 from chronik.protocol.records.control import read_end_transaction_marker

@@ -123,7 +123,10 @@ class LogWriter:
         if self._closed:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "this node no longer coordinates the group")
         self.flush()
-        return self._send([_Write(records, None, reply)], producer_id, producer_epoch)
+        try:
+            return self._send([_Write(records, None, reply)], producer_id, producer_epoch)
+        except KafkaError as error:
+            raise KafkaError(group_error(error), error.message) from error
 
     def flush(self) -> None:
         """Appends what is queued, in batches."""

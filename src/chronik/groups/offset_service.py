@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chronik.groups.classic_state import State
+from chronik.groups.consumer_group import ConsumerGroup
 from chronik.groups.offset_book import NO_EXPIRY, CommittedOffset, Place
 from chronik.protocol.errors import ErrorCode, KafkaError
 
@@ -110,6 +110,8 @@ class OffsetService:
                 return ErrorCode.ILLEGAL_GENERATION
             shard.classic_group(group_id)
             return None
+        if isinstance(group, ConsumerGroup):
+            return group.commit_problem(member_id, generation, transactional=transactional)
         problem = group.commit_problem(
             member_id, instance_id, generation, self._coordinator.clock_ms(), transactional=transactional
         )
@@ -118,6 +120,13 @@ class OffsetService:
 
     def check_member(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Who names a member asks as that member. Classic groups do not mind; raises KafkaError for others."""
+        if member_id is None and member_epoch < 0:
+            return
+        group = self._coordinator.shard_of(group_id, empty_id=True).group(group_id)
+        if isinstance(group, ConsumerGroup):
+            problem = group.member_problem(member_id or "", member_epoch)
+            if problem is not None:
+                raise KafkaError(problem, f"member {member_id} is not in epoch {member_epoch} of group {group_id}")
 
     def fetch(
         self,
@@ -153,10 +162,10 @@ class OffsetService:
         """Forgets offsets of topics that the group does not read. Raises KafkaError for the group as a whole."""
         shard = self._coordinator.shard_of(group_id)
         group = shard.group(group_id)
-        if group is None or group.state is State.DEAD:
+        if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} does not exist; check the name")
         read = group.subscribed()
-        if group.state is not State.EMPTY and read is None:
+        if not group.is_empty and read is None:
             raise KafkaError(
                 ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members that are no consumers; stop them first"
             )

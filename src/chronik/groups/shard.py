@@ -6,9 +6,7 @@ memory and log change together. The pure machines say what to do (`effects`), th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,78 +14,44 @@ import msgspec
 import structlog
 
 from chronik.groups.classic import NEVER, ClassicGroup
-from chronik.groups.classic_state import ClassicSettings, State
+from chronik.groups.classic_state import State
+from chronik.groups.consumer_group import ConsumerGroup
+from chronik.groups.consumer_requests import is_leaving
+from chronik.groups.consumer_state import JOIN_EPOCH, Draft
 from chronik.groups.effects import Persist, Respond
-from chronik.groups.log_writer import LogWriter, Reply
-from chronik.groups.offset_book import CommittedOffset, OffsetBook, Place
-from chronik.groups.records import RawRecord, parsed, raw
-from chronik.protocol.errors import ErrorCode
-from chronik.protocol.messages.internal_groups import GroupMetadataKey, GroupMetadataValue
+from chronik.groups.log_writer import Reply
+from chronik.groups.offset_book import CommittedOffset, Place
+from chronik.groups.records import RawRecord, raw
+from chronik.groups.shard_state import Group, ShardState, Status
+from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from chronik.protocol.messages.internal_groups import GroupMetadataKey
 from chronik.protocol.messages.internal_offsets import OffsetCommitKey, OffsetCommitValue
-from chronik.protocol.wire import DecodeError
+from chronik.protocol.wire import Message
 
 if TYPE_CHECKING:
-    from chronik.groups.timers import Timers
-    from chronik.replication.partition import Partition
+    pass
 
 log = structlog.get_logger()
 
 
-class Status(Enum):
-    """Whether a shard answers for its groups."""
-
-    LOADING = "loading"
-    ACTIVE = "active"
-    CLOSED = "closed"
-
-
-class ShardSettings(msgspec.Struct, frozen=True):
-    """The broker's settings that groups and offsets depend on."""
-
-    classic: ClassicSettings
-    retention_ms: int
-    metadata_bytes_max: int
-
-
-class Shard:
-    """The groups of one partition."""
-
-    def __init__(
-        self,
-        partition: Partition,
-        settings: ShardSettings,
-        timers: Timers,
-        clock_ms: Callable[[], int],
-        new_member_id: Callable[[str], str],
-    ) -> None:
-        self.partition = partition
-        self.settings = settings
-        self.status = Status.LOADING
-        self.writer = LogWriter(partition, clock_ms)
-        self.offsets = OffsetBook()
-        self.clock_ms = clock_ms
-        self._groups: dict[str, ClassicGroup] = {}
-        self._timers = timers
-        self._new_member_id = new_member_id
-        self._scheduled: dict[str, int] = {}
-        self._commits_in_flight: Counter[str] = Counter()
-        self._damaged = 0
+class Shard(ShardState):
+    """The groups of one partition, coordinated."""
 
     # --- groups --------------------------------------------------------------------------------------------------
 
-    def group(self, group_id: str) -> ClassicGroup | None:
-        return self._groups.get(group_id)
-
-    def groups(self) -> Iterable[ClassicGroup]:
-        return self._groups.values()
-
-    def classic_group(self, group_id: str) -> ClassicGroup:
-        """The group, made when there is none."""
+    def group_to_join(self, group_id: str) -> ClassicGroup:
+        """The classic group, made when there is none, or only an empty one of the other protocol. Raises KafkaError."""
         group = self._groups.get(group_id)
-        if group is None:
-            group = ClassicGroup(group_id, self.settings.classic, self._new_member_id, self.clock_ms())
-            self._groups[group_id] = group
-        return group
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                raise KafkaError(
+                    ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                    f"group {group_id} has members that use group.protocol=consumer; stop them first, or use it too",
+                )
+            self.writer.append([raw(*record) for record in group.deletion().records], _nobody_asked)
+            del self._groups[group_id]
+        return self.classic_group(group_id)
 
     def settle(self, group: ClassicGroup) -> None:
         """Carries out what the group asks for, and sees to it that it is woken in time."""
@@ -107,24 +71,93 @@ class Shard:
 
         self.writer.add([raw(GroupMetadataKey(group=group.group_id), persist.value)], None, written)
 
-    def _schedule(self, group: ClassicGroup) -> None:
+    def _schedule(self, group: Group) -> None:
         if group.wake_at < self._scheduled.get(group.group_id, NEVER):
             self._scheduled[group.group_id] = group.wake_at
             self._timers.schedule(group.wake_at, partial(self._wake, group, group.wake_at))
 
-    def _wake(self, group: ClassicGroup, scheduled_for: int) -> None:
+    def _wake(self, group: Group, scheduled_for: int) -> None:
         if self._scheduled.get(group.group_id) != scheduled_for or self._groups.get(group.group_id) is not group:
             return  # woken earlier in the meantime, or gone
         del self._scheduled[group.group_id]
-        group.tick(self.clock_ms())
-        self.settle(group)
+        if isinstance(group, ClassicGroup):
+            group.tick(self.clock_ms())
+            self.settle(group)
+            return
+        draft = group.tick(self._topics(), self.clock_ms())
+        if draft is not None:
+            try:
+                self._write_draft(group, draft, _nobody_asked)
+            except KafkaError as error:
+                log.warning("a silent member cannot be removed yet", group=group.group_id, reason=error.message)
+        self._schedule(group)
+
+    def heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client_id: str,
+        client_host: str,
+        reply: Callable[[ConsumerGroupHeartbeatResponse], None],
+    ) -> None:
+        """A heartbeat of KIP-848; answered when what it changes is committed. Raises KafkaError."""
+        now_ms, topics = self.clock_ms(), self._topics()
+        group, before = self._consumer_group(request, now_ms)
+        if is_leaving(request):
+            outcome = group.leave(request, topics)
+        else:
+            if not request.member_id:
+                request.member_id = self._new_member_id(client_id)
+            outcome = group.heartbeat(request, topics, now_ms, client_id=client_id, client_host=client_host)
+
+        def answer(error: ErrorCode) -> None:
+            reply(ConsumerGroupHeartbeatResponse(error_code=error) if error else outcome.response)
+
+        if outcome.draft is not None:
+            outcome.draft.records[:0] = before
+            self._write_draft(group, outcome.draft, answer)
+        elif group.written_to > self.partition.high_watermark:
+            self.writer.add((), None, answer)
+        else:
+            answer(ErrorCode.NONE)
+        group.touch(outcome.member_id, now_ms)
+        self._schedule(group)
+
+    def _consumer_group(
+        self, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    ) -> tuple[ConsumerGroup, list[tuple[Message, Message | None]]]:
+        """The group, and what must be written before it; a new one is ours only once it is in the log."""
+        group_id = request.group_id
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group, []
+        if group is not None and not group.is_empty:
+            raise KafkaError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Group {group_id} is not a consumer group: its members use the classic protocol; stop them first.",
+            )
+        if request.member_epoch != JOIN_EPOCH:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        made = ConsumerGroup(group_id, self.settings.consumer, now_ms)
+        return made, [] if group is None else [(GroupMetadataKey(group=group_id), None)]
+
+    def _write_draft(self, group: ConsumerGroup, draft: Draft, reply: Reply) -> None:
+        first = self.writer.append([raw(*record) for record in draft.records], reply)
+        group.written_to = first + len(draft.records)
+        group.install(draft, self.clock_ms())
+        if self._groups.get(group.group_id) is not group:
+            self._groups[group.group_id] = group
+            self._scheduled.pop(group.group_id, None)
 
     def remove_groups(self, group_ids: Sequence[str], reply: Reply) -> None:
         """Deletes groups and all their offsets, in the log and here."""
         records: list[RawRecord] = []
         for group_id in group_ids:
             records.extend(self._offset_tombstones(group_id, self.offsets.committed(group_id)))
-            records.append(raw(GroupMetadataKey(group=group_id), None))
+            group = self._groups.get(group_id)
+            if isinstance(group, ConsumerGroup):
+                records.extend(raw(*record) for record in group.deletion().records)
+            else:
+                records.append(raw(GroupMetadataKey(group=group_id), None))
 
         def removed(first: int) -> None:
             for group_id in group_ids:
@@ -136,7 +169,7 @@ class Shard:
         group = self._groups.pop(group_id, None)
         self._scheduled.pop(group_id, None)
         self.offsets.forget_group(group_id)
-        if group is not None:
+        if isinstance(group, ClassicGroup):
             group.dissolve(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             self.settle(group)
 
@@ -147,7 +180,7 @@ class Shard:
         self._commits_in_flight[group_id] += 1
 
         def committed(first: int) -> None:
-            self.classic_group(group_id)
+            self.ensure_group(group_id)
             for position, (place, offset) in enumerate(offsets.items()):
                 self.offsets.commit(group_id, place, msgspec.structs.replace(offset, log_offset=first + position))
 
@@ -176,7 +209,7 @@ class Shard:
     def complete_transaction(self, producer_id: int, commit: bool) -> None:
         """A marker is in the log: pending offsets of the producer count, or are forgotten."""
         for group_id in self.offsets.complete(producer_id, commit):
-            self.classic_group(group_id)
+            self.ensure_group(group_id)
 
     def _landed(self, group_id: str) -> None:
         self._commits_in_flight[group_id] -= 1
@@ -210,14 +243,14 @@ class Shard:
         """Deletes offsets that are over, and empty groups that have none left; returns how many offsets that were."""
         count = 0
         for group_id, group in list(self._groups.items()):
-            has_members = bool(group.members)
+            has_members = not group.is_empty
             places = self.offsets.expired(
                 group_id,
                 now_ms,
                 self.settings.retention_ms,
-                empty_since_ms=group.state_since_ms if group.protocol_type else None,
+                empty_since_ms=group.empty_since_ms,
                 has_members=has_members,
-                subscribed=group.subscribed() if group.state is State.STABLE else None,
+                subscribed=group.subscribed() if group.state_name == State.STABLE.value else None,
             )
             count += len(places)
             left = len(self.offsets.committed(group_id)) - len(places)
@@ -227,10 +260,11 @@ class Shard:
                 self.forget_offsets(group_id, places, _nobody_asked)
         return count
 
-    def _is_unused(self, group: ClassicGroup) -> bool:
+    def _is_unused(self, group: Group) -> bool:
+        expected = isinstance(group, ClassicGroup) and bool(group.pending)
         return (
-            group.state is State.EMPTY
-            and not group.pending
+            group.is_empty
+            and not expected
             and not self.offsets.has_pending(group.group_id)
             and not self._commits_in_flight[group.group_id]
         )
@@ -241,59 +275,26 @@ class Shard:
 
     # --- the log -------------------------------------------------------------------------------------------------
 
-    def replay(self, key: bytes | None, value: bytes | None, log_offset: int, producer_id: int | None) -> None:
-        """Takes in one record of the log; `producer_id` when it belongs to a transaction."""
-        try:
-            record = parsed(key, value)
-        except DecodeError as error:
-            self._damaged += 1
-            if self._damaged == 1:
-                log.error(
-                    "a record of a group cannot be read and is skipped",
-                    partition=self.partition.index,
-                    offset=log_offset,
-                    reason=str(error),
-                )
-            return
-        if record is None:
-            return
-        read_key, read_value = record
-        if isinstance(read_key, OffsetCommitKey):
-            self._replay_offset(read_key, read_value, log_offset, producer_id)
-        elif isinstance(read_key, GroupMetadataKey):
-            if isinstance(read_value, GroupMetadataValue):
-                self.classic_group(read_key.group).restore(read_value)
-            else:
-                self._groups.pop(read_key.group, None)
-
-    def _replay_offset(self, key: OffsetCommitKey, value: object, log_offset: int, producer_id: int | None) -> None:
-        place = (key.topic, key.partition)
-        if not isinstance(value, OffsetCommitValue):
-            self.offsets.forget(key.group, place)
-            return
-        committed = CommittedOffset(
-            value.offset, value.leader_epoch, value.metadata, value.commit_timestamp, value.expire_timestamp, log_offset
-        )
-        if producer_id is not None:
-            self.offsets.pend(producer_id, key.group, place, committed)
-        else:
-            self.offsets.commit(key.group, place, committed)
-
     def resume(self) -> None:
         """The log is read: from now on this shard coordinates."""
         for group_id in self.offsets.groups():
-            self.classic_group(group_id)
+            self.ensure_group(group_id)
         self.status = Status.ACTIVE
         now_ms = self.clock_ms()
         for group in list(self._groups.values()):
             group.resume(now_ms)
-            self.settle(group)
+            if isinstance(group, ClassicGroup):
+                self.settle(group)
+            else:
+                self._schedule(group)
 
     def close(self) -> None:
         """Another node coordinates from now on: everybody who waits is told."""
         self.status = Status.CLOSED
         self.writer.close()
         for group in self._groups.values():
+            if not isinstance(group, ClassicGroup):
+                continue  # nobody waits there but for the log
             group.effects = [effect for effect in group.effects if isinstance(effect, Respond)]
             group.dissolve(ErrorCode.NOT_COORDINATOR)
             for effect in group.effects:
