@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from chronik.broker.fetch_sessions import FetchSessions
@@ -19,7 +20,7 @@ from chronik.broker.topic_descriptions import TopicDescriptions
 from chronik.cluster.controller_client import ControllerClient
 from chronik.cluster.placement import Cursor
 from chronik.metadata.model import NO_LEADER
-from chronik.protocol.wire import Message
+from chronik.protocol.wire import Buffer, Message
 
 if TYPE_CHECKING:
     from chronik.broker.connection import Connection
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from chronik.metadata.configs import ConfigView
     from chronik.metadata.store import MetadataStore
     from chronik.replication.manager import ReplicaManager
+
+
+_CORRELATION_ID = Struct(">i")
+_CORRELATION_ID_POSITION = 4
 
 
 class Services:
@@ -71,6 +76,7 @@ class Services:
         self.fetch_max_bytes = configs.broker_int("fetch.max.bytes")
         self.fetch_budget: Callable[[], int] = lambda: self.fetch_max_bytes  # the listener's account, once there is one
         self.topic_descriptions = TopicDescriptions(store.image)
+        self.encoded_metadata: dict[tuple[int, bool, bool], tuple[tuple[int, int], EncodedResponse]] = {}
         self.placement_cursor = Cursor(random.randrange(1 << 16))
         self.producer_ids = ProducerIds(config.node_id, store)
         self.apis: Sequence[tuple[int, int, int]] = ()  # (key, lowest, highest version) of what the router serves
@@ -111,6 +117,22 @@ class PendingResponse:
         self._complete = complete
         if self.finished:
             complete(self._response)
+
+
+class EncodedResponse:
+    """A response that was encoded before and is sent again, with the correlation id of this request."""
+
+    __slots__ = ("_first", "_rest")
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        """`buffers` are a whole frame: length, correlation id, and what follows."""
+        self._first = bytes(buffers[0])
+        self._rest = list(buffers[1:])
+
+    def addressed(self, correlation_id: int) -> list[Buffer]:
+        first = bytearray(self._first)
+        _CORRELATION_ID.pack_into(first, _CORRELATION_ID_POSITION, correlation_id)
+        return [first, *self._rest]
 
 
 class RequestContext:

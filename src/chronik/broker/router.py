@@ -23,7 +23,7 @@ from typing import Any
 import structlog
 
 from chronik.broker.connection import Connection
-from chronik.broker.context import PendingResponse, RequestContext, Services
+from chronik.broker.context import EncodedResponse, PendingResponse, RequestContext, Services
 from chronik.broker.metrics import ApiMetrics
 from chronik.broker.responses import Slot
 from chronik.broker.table import SERVED_APIS, ServedApi
@@ -128,6 +128,9 @@ class Router:
             self._count(route, ctx, None)
         elif result.__class__ is PendingResponse:
             self._await_pending(route, ctx, request, result)
+        elif result.__class__ is EncodedResponse:
+            self._count(route, ctx, None)
+            connection.respond(result.addressed(ctx.correlation_id))
         elif result.__class__ is CoroutineType:
             self._start_task(route, ctx, request, result)
         else:

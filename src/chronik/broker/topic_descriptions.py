@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chronik.metadata.image import MetadataImage
 
 TOPICS_REMEMBERED_MAX = 20_000
+_LEADERLESS = int(ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 class TopicDescriptions:
@@ -23,12 +24,14 @@ class TopicDescriptions:
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._brokers_version = -1
+        self._alive: frozenset[int] = frozenset()
         self._known: dict[bytes, tuple[TopicInfo, MetadataResponseTopic]] = {}
 
     def of(self, topic: TopicInfo) -> MetadataResponseTopic:
         """The description of a topic of the image. It is shared: do not change it."""
         if self._brokers_version != self._image.brokers_version:
             self._brokers_version = self._image.brokers_version
+            self._alive = frozenset(node_id for node_id, broker in self._image.brokers.items() if broker.alive)
             self._known.clear()
         known = self._known.get(topic.topic_id)
         if known is not None and known[0] is topic:
@@ -40,19 +43,21 @@ class TopicDescriptions:
         return described
 
     def _describe(self, topic: TopicInfo) -> MetadataResponseTopic:
-        image = self._image
+        alive = self._alive
         partitions: list[MetadataResponsePartition] = []
         for index, info in enumerate(topic.partitions):
-            leader = image.alive_leader(info)
+            led = info.leader in alive
             partitions.append(
                 MetadataResponsePartition(
-                    error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+                    error_code=0 if led else _LEADERLESS,
                     partition_index=index,
-                    leader_id=leader,
+                    leader_id=info.leader if led else NO_LEADER,
                     leader_epoch=info.leader_epoch,
                     replica_nodes=list(info.replicas),
                     isr_nodes=list(info.isr),
-                    offline_replicas=[replica for replica in info.replicas if not image.is_alive(replica)],
+                    offline_replicas=[]
+                    if alive.issuperset(info.replicas)
+                    else [replica for replica in info.replicas if replica not in alive],
                 )
             )
         return MetadataResponseTopic(

@@ -162,6 +162,20 @@ async def test_a_topic_that_changed_is_described_anew(node: ServedNode) -> None:
     assert len((await client.ask(named("t"), 9)).topics[0].partitions) == 2
 
 
+async def test_many_topics_are_encoded_once_and_again_when_anything_changes(node: ServedNode) -> None:
+    for number in range(150):
+        await node.create_topic(f"topic-{number}")
+    client = await node.connect()
+    for expected in (150, 150):
+        assert len((await client.ask(MetadataRequest(topics=None), 12)).topics) == expected
+    assert len(node.services.encoded_metadata) == 1
+    await node.create_topic("one-more")
+    assert len((await client.ask(MetadataRequest(topics=None), 12)).topics) == 151
+    node.controller = -1
+    assert (await client.ask(MetadataRequest(topics=None), 12)).controller_id == -1
+    assert len((await client.ask(MetadataRequest(topics=None), 1)).topics) == 151
+
+
 async def test_operations_are_told_when_asked_for(node: ServedNode) -> None:
     await node.create_topic("t")
     client = await node.connect()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from chronik.broker.context import RequestContext
+from chronik.broker.context import EncodedResponse, RequestContext
 from chronik.broker.handlers.cluster_view import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
@@ -27,6 +27,7 @@ from chronik.broker.handlers.cluster_view import (
 from chronik.broker.topic_creation import create_missing_topic
 from chronik.metadata.model import TopicInfo
 from chronik.metadata.topics import name_problem
+from chronik.protocol.codec import encode_response
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.metadata import (
     MetadataRequest,
@@ -43,14 +44,20 @@ NO_OPERATIONS_ASKED = -2147483648
 CREATIONS_AT_ONCE_MAX = 500
 """Topics that one request may create; further ones are answered as unknown, and the client asks again."""
 
-Answer = MetadataResponse | Coroutine[Any, Any, MetadataResponse]
+KEPT_ENCODED_FROM_TOPICS = 100
+"""With so many topics the answer about all of them is kept in its encoded form until the metadata changes."""
+
+KEPT_ENCODED_MAX = 8
+"""Such answers kept: one per version and kind of request."""
+
+Answer = MetadataResponse | EncodedResponse | Coroutine[Any, Any, MetadataResponse]
 
 
 def metadata(request: MetadataRequest, ctx: RequestContext) -> Answer:
     """Answer from the image; create first what is missing and may be created."""
     asked = request.topics
     if asked is None or (ctx.api_version == 0 and not asked):
-        return _response(request, ctx, _all_topics(ctx))
+        return _everything(request, ctx)
     if ctx.api_version < FIRST_VERSION_WITH_TOPIC_IDS_ASKED and any(topic.topic_id != ZERO_UUID for topic in asked):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Topic IDs are not supported in requests for version {ctx.api_version}."
@@ -93,6 +100,27 @@ async def _create_and_answer(request: MetadataRequest, ctx: RequestContext, miss
             errors[name] = ErrorCode.LEADER_NOT_AVAILABLE if error.retriable else error.code
     assert request.topics is not None
     return _response(request, ctx, _named_topics(ctx, request.topics, errors))
+
+
+def _everything(request: MetadataRequest, ctx: RequestContext) -> MetadataResponse | EncodedResponse:
+    services = ctx.services
+    image = services.store.image
+    if len(image.topics) < KEPT_ENCODED_FROM_TOPICS:
+        return _response(request, ctx, _all_topics(ctx))
+    kind = (
+        ctx.api_version,
+        request.include_cluster_authorized_operations,
+        request.include_topic_authorized_operations,
+    )
+    state = (image.version, controller_id(services))
+    kept = services.encoded_metadata.get(kind)
+    if kept is not None and kept[0] == state:
+        return kept[1]
+    encoded = EncodedResponse(encode_response(_response(request, ctx, _all_topics(ctx)), ctx.api_version, 0))
+    if len(services.encoded_metadata) >= KEPT_ENCODED_MAX:
+        services.encoded_metadata.clear()
+    services.encoded_metadata[kind] = (state, encoded)
+    return encoded
 
 
 # --- describing ------------------------------------------------------------------------------------------------------
