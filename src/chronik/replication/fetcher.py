@@ -20,6 +20,7 @@ from chronik.replication.wire import Added, Buffer, FetchRequest, FetchResponse,
 if TYPE_CHECKING:
     from chronik.replication.manager import ReplicaManager
     from chronik.replication.partition import Partition
+    from chronik.replication.replica import Replica
 
 ANSWER_TIMEOUT_S = 4.0  # beyond the wait a leader was asked for
 RETRY_FIRST_S = 0.05
@@ -287,7 +288,7 @@ class Fetchers:
         self._replicas = replicas
         self._transport = transport
         self._by_leader: dict[int, LeaderFetcher] = {}
-        self._followed: dict[Partition, Followed] = {}
+        self._followed: dict[Replica, Followed] = {}
 
     def follow(self, partition: Partition) -> None:
         """Fetches from the leader that metadata names now, in its epoch."""
@@ -309,8 +310,8 @@ class Fetchers:
         if followed is not None:
             self._by_leader[followed.leader].leave(followed)
 
-    def synced(self, partition: Partition) -> None:
-        followed = self._followed.get(partition)
+    def synced(self, replica: Replica) -> None:
+        followed = self._followed.get(replica)
         if followed is not None:
             self._by_leader[followed.leader].synced(followed)
 

@@ -26,6 +26,7 @@ from chronik.replication.lease import Lease
 from chronik.replication.metrics import ReplicationGauges, ReplicationMetrics
 from chronik.replication.orphans import OrphanKeeper
 from chronik.replication.partition import Partition
+from chronik.replication.replica import Replica
 from chronik.replication.settings import SettingsSource
 from chronik.replication.wire import FETCH, REPORT
 
@@ -297,19 +298,20 @@ class ReplicaManager:
 
     # what partitions ask of their node
 
-    def open_log(self, partition: Partition) -> PartitionLog:
-        return self.logs.create(partition.topic, partition.index, partition.topic_id, partition.settings.log)
+    def open_log(self, replica: Replica) -> PartitionLog:
+        return self.logs.create(replica.topic, replica.index, replica.topic_id, replica.settings.log)
 
     def may_join_isr(self, node_id: int, registration: int) -> bool:
         broker = self.store.image.brokers.get(node_id)
         return broker is not None and broker.alive and broker.epoch == registration
 
-    def isr_may_change(self, partition: Partition) -> None:
-        self._isr.consider(partition)
+    def isr_may_change(self, replica: Replica) -> None:
+        assert isinstance(replica, Partition)
+        self._isr.consider(replica)
 
-    def follower_synced(self, partition: Partition) -> None:
+    def follower_synced(self, replica: Replica) -> None:
         if self._fetchers is not None:
-            self._fetchers.synced(partition)
+            self._fetchers.synced(replica)
 
     # what fetching and the ISR ask of their node
 

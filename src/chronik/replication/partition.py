@@ -1,114 +1,56 @@
-"""One replica of a partition on this node: its log, its role, and what clients may do with it.
+"""One partition on this node in its role: it leads, follows, or stands by, as metadata says.
 
-A partition follows the metadata image through `update`: it leads, follows, or stands by. Leading, it takes appends,
-keeps the high watermark and answers reads; the rules it keeps are in `replica_state`, its knowledge of followers in
-`leadership`. There are thousands of these on a node: no tasks and no timers live here, and a log is opened only when
-there is something to write or read.
+A partition follows the metadata image through `update`. Leading, it takes appends, keeps the high watermark and answers
+reads; the rules it keeps are in `replica_state`, its knowledge of followers in `leadership`. There are thousands of
+these on a node: no tasks and no timers live here, and a log is opened only when there is something to write or read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from chronik.metadata.model import NO_LEADER, PartitionInfo
 from chronik.protocol.errors import ErrorCode, KafkaError
-from chronik.replication.commits import CommitQueue, Waiter, WaitingRoom
+from chronik.replication.commits import CommitQueue
 from chronik.replication.leadership import Follower, Leadership
+from chronik.replication.replica import CONSUMER, UNASSIGNED, Isolation, Replica, ReplicaHost
 from chronik.replication.replica_state import NO_EPOCH, EpochEnd, divergence, next_high_watermark, sees_the_past
 from chronik.replication.settings import ReplicaSettings
 
 if TYPE_CHECKING:
     from chronik.protocol.records import BatchInfo
-    from chronik.replication.lease import Lease
-    from chronik.replication.metrics import ReplicationMetrics
     from chronik.storage import AppendInfo, PartitionLog
 
-CONSUMER = -1  # the replica id of a client that is no replica
+__all__ = ["CONSUMER", "Isolation", "Partition"]
+
 ALL_IN_SYNC = -1  # acks=all
 
 Buffer = bytes | bytearray | memoryview
 
 
-class Isolation(IntEnum):
-    """How far a consumer reads: to the high watermark, or to the last stable offset."""
+class Partition(Replica):
+    """The replica of one partition, and what clients and followers may do with it."""
 
-    READ_UNCOMMITTED = 0
-    READ_COMMITTED = 1
-
-
-class PartitionHost(Protocol):
-    """What a partition needs of the node it is on."""
-
-    node_id: int
-    lease: Lease
-    clock: Callable[[], float]
-    metrics: ReplicationMetrics
-
-    def open_log(self, partition: Partition) -> PartitionLog:
-        """The partition's log, created when it does not exist."""
-        ...
-
-    def may_join_isr(self, node_id: int, registration: int) -> bool:
-        """Whether metadata would let this follower, fetching under that registration, into an ISR."""
-        ...
-
-    def isr_may_change(self, partition: Partition) -> None:
-        """A follower may have to join; or the high watermark waits for one that will, or will not."""
-        ...
-
-    def follower_synced(self, partition: Partition) -> None:
-        """A log that follows has more on disk: its leader wants to know."""
-        ...
-
-
-class Partition:
-    """The replica of one partition on this node."""
-
-    __slots__ = ("_commits", "_host", "_lead", "_log", "_room", "index", "info", "settings", "topic", "topic_id")
+    __slots__ = ("_commits", "_lead")
 
     def __init__(
         self,
-        host: PartitionHost,
+        host: ReplicaHost,
         topic: str,
         topic_id: bytes,
         index: int,
         settings: ReplicaSettings,
         log: PartitionLog | None = None,
     ) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
-        self.settings = settings
-        self.info = _UNASSIGNED
-        self._host = host
         self._lead: Leadership | None = None
         self._commits: CommitQueue | None = None
-        self._room: WaitingRoom | None = None
-        self._log: PartitionLog | None = None
-        if log is not None:
-            self._attach(log)
+        super().__init__(host, topic, topic_id, index, settings, log)
 
     def __repr__(self) -> str:
         role = "leader" if self._lead is not None else "replica"
         return f"<{role} {self.topic}-{self.index} epoch {self.info.leader_epoch}>"
-
-    # what it is
-
-    @property
-    def log(self) -> PartitionLog:
-        """The log; opened on first use."""
-        if self._log is None:
-            self._attach(self._host.open_log(self))
-        assert self._log is not None
-        return self._log
-
-    @property
-    def opened_log(self) -> PartitionLog | None:
-        """The log if this node has one already."""
-        return self._log
 
     @property
     def leadership(self) -> Leadership | None:
@@ -123,58 +65,6 @@ class Partition:
     def follows(self) -> bool:
         """Whether this replica has to fetch from a leader elsewhere, and can."""
         return self.info.leader not in (NO_LEADER, self._host.node_id) and self._fit(self.info)
-
-    @property
-    def leader_id(self) -> int:
-        return self.info.leader
-
-    @property
-    def leader_epoch(self) -> int:
-        return self.info.leader_epoch
-
-    @property
-    def isr(self) -> tuple[int, ...]:
-        return self.info.isr
-
-    @property
-    def high_watermark(self) -> int:
-        return self._log.high_watermark if self._log is not None else 0
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self._log.last_stable_offset if self._log is not None else 0
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log.log_start_offset if self._log is not None else 0
-
-    @property
-    def end_offset(self) -> int:
-        return self._log.end_offset if self._log is not None else 0
-
-    @property
-    def synced_offset(self) -> int:
-        return self._log.synced_offset if self._log is not None else 0
-
-    @property
-    def latest_epoch(self) -> int:
-        """The epoch of the last record in the log."""
-        return self._log.latest_epoch if self._log is not None else NO_EPOCH
-
-    @property
-    def failed(self) -> bool:
-        """Whether the disk has stopped the log."""
-        return self._log is not None and self._log.failure is not None
-
-    @property
-    def comparable_epoch(self) -> int:
-        """The epoch of the last record, to compare with a leader; none when there is no record left to compare."""
-        return self.latest_epoch if self.end_offset > self.log_start_offset else NO_EPOCH
-
-    @property
-    def min_isr(self) -> int:
-        """The setting, or all there are where it asks for more replicas than the partition has."""
-        return min(self.settings.min_insync_replicas, max(1, len(self.info.replicas)))
 
     def may_acknowledge(self) -> bool:
         """Whether an answer may leave now that tells a client its write is in."""
@@ -214,7 +104,7 @@ class Partition:
 
     def stand_by(self) -> None:
         """This node has no role any more: it is fenced, shutting down, or the partition is gone."""
-        self.info = _UNASSIGNED
+        self.info = UNASSIGNED
         if self._lead is not None:
             self._resign()
         else:
@@ -237,10 +127,6 @@ class Partition:
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"This node does not lead {self.topic}-{self.index}; refresh the metadata to find the leader.",
         )
-
-    def _attach(self, log: PartitionLog) -> None:
-        self._log = log
-        log.on_synced = self._synced
 
     # writing
 
@@ -397,30 +283,10 @@ class Partition:
 
     # reading
 
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuses a client that knows an older or a newer leader epoch than this node; -1 knows none."""
-        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.info.leader_epoch:
-            return
-        if current_leader_epoch < self.info.leader_epoch:
-            raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"{self.topic}-{self.index} is at leader epoch {self.info.leader_epoch}, not {current_leader_epoch}.",
-            )
-        raise KafkaError(
-            ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"This node knows {self.topic}-{self.index} up to leader epoch {self.info.leader_epoch} only.",
-        )
-
     def require_leader(self) -> None:
         """Raises NOT_LEADER_OR_FOLLOWER unless this node leads."""
         if self._lead is None:
             raise self._not_leader()
-
-    def readable_end(self, isolation: int = Isolation.READ_UNCOMMITTED, replica_id: int = CONSUMER) -> int:
-        """Where reading ends: consumers see what is committed, replicas everything."""
-        if replica_id != CONSUMER:
-            return self.end_offset
-        return self.last_stable_offset if isolation == Isolation.READ_COMMITTED else self.high_watermark
 
     def latest_offset(self, isolation: int = Isolation.READ_UNCOMMITTED) -> int:
         """The end offset as a client asks for it: right after a change of leader it is not known until the ISR has
@@ -475,16 +341,6 @@ class Partition:
             )
         return self.readable_end(isolation, replica_id)
 
-    def add_waiter(self, callback: Callable[[], None]) -> Waiter:
-        """Calls back once, when there is more to read or the role changes; `cancel()` the handle to stop waiting."""
-        if self._room is None:
-            self._room = WaitingRoom()
-        return self._room.enter(callback)
-
-    def _wake(self) -> None:
-        if self._room:
-            self._room.wake()
-
     # keeping house
 
     def apply_settings(self, settings: ReplicaSettings) -> None:
@@ -511,6 +367,3 @@ class Partition:
             self.log.delete_records_to(target)
             lead.watermark_moved()
         return self.log_start_offset
-
-
-_UNASSIGNED = PartitionInfo(NO_LEADER, NO_EPOCH, NO_EPOCH, (), ())
