@@ -38,7 +38,7 @@ class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes_max: int = 100 * MIB  # socket.request.max.bytes
     connections_max: int = 50_000  # max.connections
     connections_per_ip_max: int = 50_000  # max.connections.per.ip
-    connection_idle_s: float = 600.0  # connections.max.idle.ms
+    connection_idle_s: float = 600.0  # connections.max.idle.ms; negative: never closed for idleness
     frame_stall_s: float = 30.0  # a started frame that gets no byte for so long is given up
     requests_in_flight_max: int = 64  # per connection: requests whose responses have not been written
     response_backlog_bytes_max: int = 8 * MIB  # per connection: finished responses that wait behind a slow one

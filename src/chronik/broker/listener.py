@@ -7,6 +7,7 @@ does not: framing (connection.py) and the meaning of requests (router.py).
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl as tls
 from contextlib import suppress
@@ -36,6 +37,7 @@ class Listener:
         self.limits = limits or BrokerLimits()
         self.metrics = metrics or BrokerMetrics()
         self.refusals = Refusals()
+        self._idle_s = self.limits.connection_idle_s if self.limits.connection_idle_s >= 0 else math.inf
         self.memory = RequestMemory(self.limits.request_memory_bytes_max)
         self.responses = ResponseMemory(self.limits.response_memory_bytes_max, self.limits.fetch_response_bytes_max)
         self.scratch = Scratch()
@@ -119,14 +121,14 @@ class Listener:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def _schedule_sweep(self) -> None:
-        shortest = min(self.limits.connection_idle_s, self.limits.frame_stall_s)
+        shortest = min(self._idle_s, self.limits.frame_stall_s)
         interval = min(SWEEP_INTERVAL_S_MAX, max(SWEEP_INTERVAL_S_MIN, shortest / SWEEPS_PER_IDLE_PERIOD))
         self._sweep_timer = self._loop.call_later(interval, self._sweep)
 
     def _sweep(self) -> None:
         """Close connections that were silent for too long, and those that stopped in the middle of a frame."""
         now = self._loop.time()
-        idle_before = now - self.limits.connection_idle_s
+        idle_before = now - self._idle_s
         stalled_before = now - self.limits.frame_stall_s
         for connection in list(self.connections):
             if connection.last_active < stalled_before and connection.frame_started:

@@ -270,6 +270,15 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(serve) -> None
     await idle.close()
 
 
+async def test_without_an_idle_limit_no_connection_is_closed_for_idleness(serve) -> None:
+    served = await serve(connection_idle_s=-0.001, frame_stall_s=0.02)
+    idle = await served.connect()
+    await asyncio.sleep(0.1)
+    idle.send_frame(b"echo-alive")
+    assert await idle.read_frame() == b"echo-alive"
+    await idle.close()
+
+
 async def test_connections_over_the_limit_are_refused_and_those_within_go_on(serve) -> None:
     served = await serve(connections_max=2)
     first, second = await served.connect(), await served.connect()
