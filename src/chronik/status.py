@@ -93,3 +93,4 @@ def readings(node: Node) -> Iterator[Reading]:
         value = getattr(node.replicas.metrics, field)
         if isinstance(value, int):
             yield Reading(f"chronik_replication_{field}_total", f"Replication: {field.replace('_', ' ')}", float(value))
+    yield from node.groups.lag.readings()

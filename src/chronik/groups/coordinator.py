@@ -21,6 +21,7 @@ from chronik.groups.consumer_group import TopicsView
 from chronik.groups.consumer_requests import check_request
 from chronik.groups.consumer_state import ConsumerSettings
 from chronik.groups.group_admin import GroupAdmin
+from chronik.groups.lag import LagReadings, PeerRequests
 from chronik.groups.loader import Loader
 from chronik.groups.offset_service import OffsetService
 from chronik.groups.offsets_topic import InternalTopicAccess, partition_for
@@ -69,6 +70,7 @@ class GroupCoordinator:
         replicas: ReplicaManager,
         configs: ConfigView,
         *,
+        transport: PeerRequests | None = None,
         clock_ms: Callable[[], int] | None = None,
         new_member_id: Callable[[str], str] | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class GroupCoordinator:
         self.timers = Timers(self.clock_ms)
         self.offsets = OffsetService(self)
         self.admin = GroupAdmin(self)
+        self.lag = LagReadings(self, replicas, transport)
         self._replicas = replicas
         self._new_member_id = new_member_id if new_member_id is not None else _new_member_id
         self._expiry_interval_ms = configs.broker_int("offsets.retention.check.interval.ms")
@@ -103,6 +106,7 @@ class GroupCoordinator:
         if self._unsubscribe is not None:
             self._unsubscribe()
         self._loader.close()
+        self.lag.close()
         self.timers.close()
         for shard in self._shards.values():
             shard.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -28,9 +27,6 @@ from chronik.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequ
 from chronik.protocol.messages.internal_groups import GroupMetadataKey
 from chronik.protocol.messages.internal_offsets import OffsetCommitKey, OffsetCommitValue
 from chronik.protocol.wire import Message
-
-if TYPE_CHECKING:
-    pass
 
 log = structlog.get_logger()
 
