@@ -176,7 +176,7 @@ class Node:
             transport=self.transport,
             executor=self.executor,
         )
-        self.groups = GroupCoordinator(self.store, self.replicas, self.view)
+        self.groups = GroupCoordinator(self.store, self.replicas, self.view, transport=self.transport)
         self.services.coordinators["groups"] = self.groups
         self.listener = Listener(Router(self.services), limits=_limits(self.view), metrics=self.services.metrics)
         self.services.fetch_budget = self.listener.responses.fetch_budget
