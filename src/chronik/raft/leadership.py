@@ -258,6 +258,8 @@ class Leadership:
         self._heartbeat_ticks += 1
         if self._heartbeat_ticks >= settings.heartbeat_ticks:
             self._heartbeat_ticks = 0
+            for peer in self.peers.values():
+                peer.beat(self._state.log.last_index)
             self._broadcast_heartbeat()
         for peer in self.peers.values():
             if peer.state is ProgressState.SNAPSHOT:
@@ -313,13 +315,12 @@ class Leadership:
             self._continue_transfer(peer)
 
     def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        """A peer lives. If it lacks entries although all were sent, find out whether some were lost."""
+        """A peer lives. If it has been lacking entries for a while, find out whether some were lost."""
         peer = self.peers.get(response.source)
         if peer is None:
             return
         self._heard_from(peer, response.directory_id)
-        peer.probe_sent = False
-        if peer.match < self._state.log.last_index and peer.state is not ProgressState.SNAPSHOT:
+        if peer.look_for_losses(self._state.log.last_index):
             self._send_append(peer)
         if response.round > peer.acked_round:
             peer.acked_round = response.round

@@ -32,11 +32,13 @@ class Progress:
         "counts",
         "directory_id",
         "match",
+        "match_at_beat",
         "next",
         "node_id",
         "offered_snapshot",
         "probe_sent",
         "settings",
+        "stalled",
         "state",
         "ticks_since_offer",
     )
@@ -52,6 +54,8 @@ class Progress:
 
     def _restart(self, last_index: int) -> None:
         self.match = 0
+        self.match_at_beat = 0
+        self.stalled = False
         self.next = last_index + 1
         self.commit_sent = 0
         self.offered_snapshot = 0
@@ -87,6 +91,20 @@ class Progress:
             self._restart(last_index)
             self.acked_round = 0
         self.directory_id = directory_id
+        return True
+
+    def beat(self, last_index: int) -> None:
+        """A heartbeat interval is over. A peer that lacks entries and has stored nothing in all of it may have been
+        sent something that was lost; its next sign of life is a reason to look."""
+        self.stalled = self.match < last_index and self.match == self.match_at_beat
+        self.match_at_beat = self.match
+
+    def look_for_losses(self, last_index: int) -> bool:
+        """Whether to send another append, after a sign of life, to find out where the peer stands."""
+        if not self.stalled or self.match >= last_index or self.state is ProgressState.SNAPSHOT:
+            return False
+        self.stalled = False
+        self.probe_sent = False
         return True
 
     def sent(self, last_index: int, size: int) -> None:
