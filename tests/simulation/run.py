@@ -1,12 +1,12 @@
-"""Run every simulator over many seeds: `python -m simulation.run --seeds 1000`. Each folder here is one.
+"""Run every simulator over many seeds: `python -m simulation.run --seeds 1000`, in `tests/`.
 
-A simulator is a module `simulation.<name>.run` with `run_seeds(first, count) -> number of seeds that failed`.
+A simulator is a module `simulation.<name>.run` that takes `--seeds n`, shows its progress, and fails if a seed does.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,13 +19,16 @@ def simulators() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the simulators over many seeds.")
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds each")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--only", choices=simulators(), help="run only this simulator")
     arguments = parser.parse_args()
-    failed = 0
+    failed = []
     for name in [arguments.only] if arguments.only else simulators():
         print(f"── {name}", flush=True)
-        failed += importlib.import_module(f"simulation.{name}.run").run_seeds(arguments.first, arguments.seeds)
+        command = [sys.executable, "-m", f"simulation.{name}.run", "--seeds", str(arguments.seeds)]
+        if subprocess.run(command, cwd=Path(__file__).parent.parent, check=False).returncode:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
 
 
