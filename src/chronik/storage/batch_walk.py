@@ -96,8 +96,10 @@ def _check_order(file: File, batch: BatchInfo, floor: int, end: int) -> None:
         raise DamagedBatch(batch.position, f"offset {batch.base_offset} comes after {floor - 1}")
     position = batch.position + batch.size
     following = header_at(file, position) if position < end else None
-    if following is None or following.base_offset > batch.last_offset or position + following.size > end:
+    if following is None or position + following.size > end:
         return
+    if not floor <= following.base_offset <= batch.last_offset:
+        return  # either in order, or the next one is the one that is wrong
     header = file.read_at(position, HEADER_SIZE)
     (stored,) = _CRC.unpack_from(header, _CRC_AT)
     if batch_crc(file, position, following.size, header, 0) == stored:

@@ -204,7 +204,9 @@ class _Recovery:
         limit = None if last else segment.next_offset
         recovery_point = self._request.recovery_point
         log = self._fs.open(segment.log_slot.path)
-        segment.skip_to_indexed(self._believe_indexes(segment, log))
+        position = self._believe_indexes(segment, log)
+        indexed = header_at(log, position) if position else None
+        segment.skip_to_indexed(position, indexed.base_offset if indexed is not None else segment.base_offset)
         check_crc = False
         sound = True
         while sound and segment.size < end:

@@ -113,10 +113,10 @@ class Segment:
         self.size = start + size
         self.next_offset = last_offset + 1
 
-    def skip_to_indexed(self, position: int) -> None:
+    def skip_to_indexed(self, position: int, offset: int) -> None:
         """Recovery begins to walk at a batch that the index knows."""
         self.size = position
-        self.next_offset = self.base_offset
+        self.next_offset = offset
         self._bytes_since_index = 0
 
     def skip_to(self, position: int) -> None:
