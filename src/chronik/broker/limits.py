@@ -137,17 +137,14 @@ class ResponseMemory:
 class TurnBudget:
     """How long client work may run in one turn of the event loop.
 
-    uvloop computes `loop.time()` once per turn, so a changed value means a new turn. Work beyond the budget queues here
-    and runs first in the next turn, after timers and before new reads.
+    A turn is open from the first client work in it until the loop comes round to its ready callbacks again. Work beyond
+    the budget queues here and runs in the next turn, after timers and what else is ready.
     """
 
-    def __init__(
-        self, loop_time: Callable[[], float], call_soon: Callable[[Callable[[], None]], object], seconds: float
-    ) -> None:
-        self._loop_time = loop_time
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], seconds: float) -> None:
         self._call_soon = call_soon
         self._seconds = seconds
-        self._turn = -1.0
+        self._open = False
         self._ends = 0.0
         self._queue: deque[Callable[[], None]] = deque()
         self._scheduled = False
@@ -156,12 +153,15 @@ class TurnBudget:
     def spent(self) -> bool:
         """True when clients have had their share of this turn."""
         now = perf_counter()
-        turn = self._loop_time()
-        if turn != self._turn:
-            self._turn = turn
-            self._ends = now + self._seconds
-            return False
-        return now > self._ends
+        if self._open:
+            return now > self._ends
+        self._open = True
+        self._ends = now + self._seconds
+        self._call_soon(self._close)
+        return False
+
+    def _close(self) -> None:
+        self._open = False
 
     def defer(self, work: Callable[[], None]) -> None:
         """Run `work` in a later turn, in order with what else was deferred."""

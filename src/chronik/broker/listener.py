@@ -49,7 +49,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.loop_time = loop.time
-        self.turn = TurnBudget(loop.time, loop.call_soon, self.limits.turn_budget_s)
+        self.turn = TurnBudget(loop.call_soon, self.limits.turn_budget_s)
         self.debug = log.is_enabled_for(10)
 
     async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None) -> tuple[str, int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -432,6 +434,35 @@ async def test_a_connection_that_floods_gives_others_their_turn(serve) -> None:
         assert await flood.read_frame() == b"echo-flood"
     await flood.close()
     await good.close()
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+async def test_client_work_ends_after_its_share_of_a_loop_turn(serve, size: int) -> None:
+    served = await serve(turn_budget_s=0.004)
+    finished_turns: list[int] = []
+
+    def burn() -> None:
+        end = time.perf_counter() + 0.003
+        while time.perf_counter() < end:
+            pass
+
+    def tick() -> None:
+        finished_turns.append(len(served.dispatcher.started))
+        if len(served.dispatcher.started) < 40:
+            asyncio.get_running_loop().call_later(0, tick)
+
+    served.dispatcher.before = burn
+    clients = [await served.connect() for _ in range(4)]
+    tick()
+    for client in clients:
+        client.send_raw(b"".join(framed(b"echo" + bytes(size))) * 10)
+    for client in clients:
+        for _ in range(10):
+            await client.read_frame()
+    per_turn = [after - before for before, after in itertools.pairwise(finished_turns)]
+    assert max(per_turn) <= 4, "timers run in between"
+    for client in clients:
+        await client.close()
 
 
 async def test_closing_the_listener_lets_started_requests_finish(serve) -> None:
