@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from chronik.protocol.errors import ErrorCode, KafkaError
-from chronik.replication import wire
+from chronik.replication import throttle, wire
 from chronik.replication.wire import Added, Buffer, FetchRequest, FetchResponse, PartitionResult
 
 if TYPE_CHECKING:
     from chronik.replication.leadership import Follower, Leadership
     from chronik.replication.manager import ReplicaManager
     from chronik.replication.partition import Partition
+    from chronik.replication.throttle import ReplicationThrottle
 
 log = structlog.get_logger()
 
@@ -53,6 +54,15 @@ class FetchSlot:
         """Whether the partition is still led in the epoch that the follower asked for."""
         return self.partition.leadership is self.leadership
 
+    def throttled(self) -> bool:
+        """Whether this replica is being moved, and not in sync yet."""
+        settings = self.partition.settings
+        return (
+            bool(settings.throttled)
+            and throttle.names(settings.throttled, self.partition.index, self.session.node_id)
+            and self.session.node_id not in self.partition.isr
+        )
+
     def data_available(self) -> None:
         if not self.sent:
             self.session.ready[self] = None
@@ -81,6 +91,14 @@ class FetchSession:
     def wake(self) -> None:
         if self._parked is not None and not self._parked.done():
             self._parked.set_result(None)
+
+    def hold(self, slot: FetchSlot) -> None:
+        """Leaves a throttled replica waiting for a moment."""
+        asyncio.get_running_loop().call_later(throttle.PAUSE_S, self._release, slot)
+
+    def _release(self, slot: FetchSlot) -> None:
+        if self.slots.get(slot.number) is slot:
+            slot.data_available()
 
     async def wait(self, timeout_s: float) -> None:
         """Until there is something to send, another request of this session comes, or the time is up."""
@@ -122,8 +140,9 @@ class FetchSession:
 class FetchServer:
     """Answers the followers of this node's partitions."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, throttle: ReplicationThrottle) -> None:
         self._replicas = replicas
+        self._throttle = throttle
         self._sessions: dict[int, FetchSession] = {}
 
     def fetch(self, peer: int, payload: bytes) -> list[Buffer] | Awaitable[list[Buffer]]:
@@ -258,6 +277,9 @@ class FetchServer:
         while session.ready and room > 0 and len(results) < wire.MAX_RESULTS_PER_RESPONSE:
             slot = next(iter(session.ready))
             del session.ready[slot]
+            if slot.throttled() and self._throttle.exhausted():
+                session.hold(slot)
+                continue
             data = await self._read(slot, min(room, wire.MAX_PARTITION_BYTES), first=not records)
             if data is None or session.slots.get(slot.number) is not slot:
                 continue
@@ -267,6 +289,8 @@ class FetchServer:
                     break
                 continue
             slot.sent = True
+            if slot.throttled():
+                self._throttle.spend(len(data))
             session.moved.pop(slot, None)
             results.append(self._news(slot, len(data)))
             records.append(data)

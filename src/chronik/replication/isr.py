@@ -8,12 +8,13 @@ partitions travel together, one command at a time. Who is to join or leave is de
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from chronik.metadata.commands import MAX_CHANGES_PER_COMMAND, IsrChange, UpdateIsr
 from chronik.metadata.model import Result
+from chronik.replication.leadership import UNREGISTERED, Leadership
 
 if TYPE_CHECKING:
     from chronik.replication.manager import ReplicaManager
@@ -23,9 +24,23 @@ PROPOSE_TIMEOUT_S = 3.0
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 RECHECK_S = 0.25  # how often a high watermark that waits for a follower to join is looked at again
+SHOWN = 3  # partitions that a log line names
 SWEEP_SLICE = 500  # partitions looked at before the loop gets a turn
 
 log = structlog.get_logger()
+
+
+class Begun(NamedTuple):
+    """A change under way, and by how many members it changes the ISR."""
+
+    partition: Partition
+    lead: Leadership
+    change: IsrChange
+    growth: int
+
+    def still_pending(self) -> bool:
+        """Whether this leadership goes on, and nothing has settled the change."""
+        return self.lead is self.partition.leadership and self.lead.pending_isr == self.change.isr
 
 
 class IsrUpdater:
@@ -71,8 +86,8 @@ class IsrUpdater:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, RETRY_MAX_S)
 
-    def _begin(self) -> list[tuple[Partition, IsrChange]]:
-        begun: list[tuple[Partition, IsrChange]] = []
+    def _begin(self) -> list[Begun]:
+        begun: list[Begun] = []
         while self._dirty and len(begun) < MAX_CHANGES_PER_COMMAND:
             partition = next(iter(self._dirty))
             del self._dirty[partition]
@@ -83,62 +98,68 @@ class IsrUpdater:
             if wanted == lead.info.isr and not lead.uncertain:
                 self._look_again(partition)
                 continue
-            lead.begin_isr_change(wanted)
+            info = lead.info
             change = IsrChange(
                 partition.topic_id,
                 partition.index,
-                lead.info.leader_epoch,
-                lead.info.partition_epoch,
+                info.leader_epoch,
+                info.partition_epoch,
                 wanted,
-                tuple(self._registration(partition, node_id) for node_id in wanted),
+                tuple(self._registration(lead, node_id) for node_id in wanted),
             )
-            begun.append((partition, change))
+            lead.begin_isr_change(wanted)
+            begun.append(Begun(partition, lead, change, len(wanted) - len(info.isr)))
         return begun
 
-    def _registration(self, partition: Partition, node_id: int) -> int:
+    def _registration(self, lead: Leadership, node_id: int) -> int:
         """The registration that a member reported under; for the leader itself, its own."""
-        lead = partition.leadership
-        follower = lead.followers.get(node_id) if lead is not None else None
+        follower = lead.followers.get(node_id)
         if follower is None:
             return self._replicas.registration
-        return follower.link.registration if follower.link is not None else -1
+        return follower.link.registration if follower.link is not None else UNREGISTERED
 
-    async def _propose(self, begun: list[tuple[Partition, IsrChange]]) -> bool:
+    async def _propose(self, begun: list[Begun]) -> bool:
         """Proposes one command and takes its outcome in; False when the outcome is not known."""
-        command = UpdateIsr(self._replicas.node_id, [change for _, change in begun], self._replicas.registration)
-        leads = [partition.leadership for partition, _ in begun]
+        command = UpdateIsr(self._replicas.node_id, [each.change for each in begun], self._replicas.registration)
         try:
             result = await self._replicas.store.propose(command, timeout_s=self._propose_timeout_s)
         except Exception as error:
-            log.warning(
-                "an ISR change has no known outcome and is tried again", partitions=len(begun), error=str(error)
-            )
-            for (partition, change), lead in zip(begun, leads, strict=True):
-                if lead is not None and lead is partition.leadership and lead.pending_isr == change.isr:
-                    lead.isr_change_unknown()
-                    self._dirty[partition] = None
+            log.warning("ISR changes have no known outcome and are tried again", changes=len(begun), error=str(error))
+            for each in begun:
+                if each.still_pending():
+                    each.lead.isr_change_unknown()
+                    self._dirty[each.partition] = None
             return False
         outcomes = result.value if result.ok and isinstance(result.value, list) else [result] * len(begun)
-        for (partition, change), lead, outcome in zip(begun, leads, outcomes, strict=True):
-            self._settled(partition, change, outcome)
-            if lead is not None and lead is partition.leadership and lead.pending_isr == change.isr:
+        for each, outcome in zip(begun, outcomes, strict=True):
+            if each.still_pending():
                 # A change that was applied has been settled by the image already; this one was refused.
-                lead.isr_change_refused()
-                if lead.uncertain:
-                    self._dirty[partition] = None
-                partition.advance_high_watermark()
+                each.lead.isr_change_refused()
+                if each.lead.uncertain:
+                    self._dirty[each.partition] = None
+                each.partition.advance_high_watermark()
+            self._count(each, outcome)
+        self._say(begun, outcomes)
         return True
 
-    def _settled(self, partition: Partition, change: IsrChange, outcome: Result) -> None:
+    def _count(self, each: Begun, outcome: Result) -> None:
+        metrics = self._replicas.metrics
         if not outcome.ok:
-            self._replicas.metrics.isr_refusals += 1
-            log.info(
-                "an ISR change was refused",
-                topic=partition.topic,
-                partition=partition.index,
-                isr=change.isr,
-                reason=outcome.reason,
-            )
+            metrics.isr_refusals += 1
+        elif each.growth < 0:
+            metrics.isr_shrinks += 1
+        else:
+            metrics.isr_expansions += 1
+
+    def _say(self, begun: list[Begun], outcomes: list[Result]) -> None:
+        """One line for thousands of changes, with the first ones by name."""
+        changed = [each for each, outcome in zip(begun, outcomes, strict=True) if outcome.ok]
+        refused = [outcome.reason for outcome in outcomes if not outcome.ok]
+        shown = [f"{each.partition.topic}-{each.partition.index}: {list(each.change.isr)}" for each in changed[:SHOWN]]
+        if changed:
+            log.info("ISRs changed", partitions=len(changed), now=shown)
+        if refused:
+            log.info("ISR changes were refused", partitions=len(refused), reasons=refused[:SHOWN])
 
     # looking again
 

@@ -5,6 +5,9 @@ from when the heartbeat was *sent*. A leader looks at it before each acknowledge
 was stopped, the controller is out of reach) nothing is acknowledged until it is renewed. A lease says nothing about
 which partitions a node leads, and metadata says nothing about the lease: an acknowledgement needs both.
 
+A node that is the only voter is the controller itself, and nothing can be agreed upon while it is stopped: as long as
+that is so (`alone`) it needs no heartbeat, and a stall of the process costs no client an error.
+
 Who sends heartbeats, and how long the controller waits, is not here.
 """
 
@@ -18,16 +21,17 @@ from collections.abc import Callable
 class Lease:
     """Held until a monotonic time. Not held before the first renewal."""
 
-    __slots__ = ("_clock", "_until", "renewals")
+    __slots__ = ("_alone", "_clock", "_until", "renewals")
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, alone: Callable[[], bool] | None = None) -> None:
         self._clock = clock
+        self._alone = alone
         self._until = -math.inf
         self.renewals = 0
 
     @classmethod
     def permanent(cls, clock: Callable[[], float] = time.monotonic) -> Lease:
-        """For a node that is the whole cluster: nobody else can ever be elected."""
+        """One that never lapses, for tests and tools."""
         lease = cls(clock)
         lease.renew(math.inf)
         return lease
@@ -43,7 +47,9 @@ class Lease:
         self._until = -math.inf
 
     def held(self) -> bool:
-        return self._clock() < self._until
+        if self._clock() < self._until:
+            return True
+        return self._until > -math.inf and self._alone is not None and self._alone()
 
     def remaining_s(self) -> float:
         """How long it is still held, for status pages; 0 when it has lapsed."""

@@ -28,6 +28,7 @@ from chronik.replication.orphans import OrphanKeeper
 from chronik.replication.partition import Partition
 from chronik.replication.replica import Replica
 from chronik.replication.settings import SettingsSource
+from chronik.replication.throttle import ReplicationThrottle
 from chronik.replication.wire import FETCH, REPORT
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ReplicaManager:
         self._failures = FailedReplicas(self)
         logs.on_failure = self._log_failed
         self._isr = IsrUpdater(self, isr_timeout_s)
-        self._server = FetchServer(self)
+        self._server = FetchServer(self, ReplicationThrottle(self._settings.throttled_rate, clock))
         self._fetchers = Fetchers(self, transport) if transport is not None else None
         if transport is not None:
             transport.serve(FETCH, self._server.fetch)

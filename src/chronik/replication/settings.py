@@ -1,4 +1,4 @@
-"""The settings of a topic as its replicas need them: numbers for the log, and how many replicas must be in sync.
+"""The settings of a topic as its replicas need them: numbers for the log, how many must be in sync, who is throttled.
 
 Most topics have the same settings, so equal ones are one object, however many topics there are. What settings exist,
 and which value holds for a topic, is decided in `metadata.configs`.
@@ -20,6 +20,7 @@ class ReplicaSettings(msgspec.Struct, frozen=True):
 
     log: LogConfig
     min_insync_replicas: int
+    throttled: tuple[str, ...] = ()
 
 
 class SettingsSource:
@@ -43,6 +44,10 @@ class SettingsSource:
         """How long a follower may lag before it leaves the ISR."""
         return self._configs.broker_int("replica.lag.time.max.ms") / 1000
 
+    def throttled_rate(self) -> int:
+        """Bytes per second that throttled replicas get from this node."""
+        return self._configs.broker_int("leader.replication.throttled.rate")
+
 
 def replica_settings(settings: TopicSettings) -> ReplicaSettings:
     """What replicas obey of a topic's settings."""
@@ -64,4 +69,4 @@ def replica_settings(settings: TopicSettings) -> ReplicaSettings:
         file_delete_delay_ms=settings.file_delete_delay_ms,
         durability="os" if settings.durability == "os" else "fsync",
     )
-    return ReplicaSettings(log, settings.min_insync_replicas)
+    return ReplicaSettings(log, settings.min_insync_replicas, settings.leader_replication_throttled_replicas)

@@ -272,6 +272,17 @@ class PlantedBug(NamedTuple):
 
 _RESTLESS = {"move_rate": 1.5, "slow_share": 0.2, "produce_rate": 40.0}
 _LAGGING = {"nodes": 3, "lag_limit_s": 0.6, "slow_sync_share": 0.4, "produce_rate": 40.0}
+_SLOW = {
+    "nodes": 3,
+    "partitions": 3,
+    "seconds": 20.0,
+    "lag_limit_s": 0.6,
+    "slow_share": 0.2,
+    "slow_latency_s": 0.3,
+    "cut_rate": 1.5,
+    "cut_s": 1.0,
+    "produce_rate": 40.0,
+}
 
 BUGS: dict[str, PlantedBug] = {
     "isr change without epoch checks": PlantedBug(_isr_change_without_epoch_checks, 63),
@@ -292,7 +303,7 @@ BUGS: dict[str, PlantedBug] = {
     "count followers before comparing epochs": PlantedBug(_count_followers_before_comparing_epochs, 0),
     "join without having caught up": PlantedBug(_join_without_having_caught_up, 3),
     "join without reaching the epoch start": PlantedBug(
-        _join_without_reaching_the_epoch_start, 3, {**_LAGGING, "crash_rate": 0.4, "move_rate": 1.5}
+        _join_without_reaching_the_epoch_start, 0, {**_SLOW, "move_rate": 1.5, "min_isr": 1}
     ),
     "join under an older registration": PlantedBug(
         _join_under_an_older_registration,
@@ -302,9 +313,7 @@ BUGS: dict[str, PlantedBug] = {
     "lead on after a restart": PlantedBug(_lead_on_after_a_restart, 0),
     "commits survive a loss of leadership": PlantedBug(_commits_survive_a_loss_of_leadership, 0),
     "unknown isr change taken for refused": PlantedBug(
-        _unknown_isr_change_taken_for_refused,
-        9,
-        {"isr_timeout_s": 0.2, "slow_share": 0.2, "cut_rate": 0.8, "lag_limit_s": 0.6, "nodes": 3},
+        _unknown_isr_change_taken_for_refused, 2, {**_SLOW, "isr_timeout_s": 0.2}
     ),
     "take in answers of an older epoch": PlantedBug(_take_in_answers_of_an_older_epoch, 70, _RESTLESS),
     "consumers read to the end": PlantedBug(_consumers_read_to_the_end, 0),

@@ -13,7 +13,7 @@ from simulation.replication.world import World
 
 SEEDS_PER_TEST = 20
 LONG_SEEDS = 3000
-NEARBY_SEEDS = 40
+NEARBY_SEEDS = 80
 
 
 @pytest.fixture(autouse=True)

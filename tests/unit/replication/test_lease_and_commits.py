@@ -69,3 +69,15 @@ async def test_what_is_reached_resolves_and_the_rest_waits(offset: int) -> None:
     now, later = queue.add(offset), queue.add(offset + 1)
     queue.reached(offset, None)
     assert now.done() and not later.done()
+
+
+def test_a_node_that_is_alone_keeps_its_lease_through_a_stall() -> None:
+    clock = Clock()
+    alone = True
+    lease = Lease(clock, alone=lambda: alone)
+    assert not lease.held(), "not before its first renewal"
+    lease.renew(clock.now + 1)
+    clock.now += 100
+    assert lease.held()
+    alone = False
+    assert not lease.held()

@@ -7,8 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chronik.metadata.commands import UpdateBrokerStatus
-from chronik.metadata.model import BrokerStatus
+from chronik.metadata.commands import (
+    AssignPartition,
+    ConfigChange,
+    ConfigOperation,
+    Reassignment,
+    SetConfig,
+    UpdateBrokerStatus,
+)
+from chronik.metadata.model import BrokerStatus, ResourceType
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.replication import wire
 from harness.replica_nodes import Nodes, settle
@@ -317,3 +324,29 @@ async def test_a_follower_whose_disk_fails_leaves_the_isr_at_once(nodes: Nodes) 
     leader.append(writable(2), required_acks=-1, now_ms=1)
     await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
     assert leader.isr == (1, 2)
+
+
+async def test_a_replica_that_is_moved_is_throttled_until_it_is_in_sync(nodes: Nodes) -> None:
+    rate = ConfigChange(ConfigOperation.SET, "leader.replication.throttled.rate", "2400")
+    nodes.commit(SetConfig(ResourceType.BROKER, "1", [rate]))
+    nodes.create("events", (1,), **{"durability": "os", "leader_replication_throttled_replicas": "0:2"})
+    leader = nodes.partition(1, "events")
+    leader.append(writable(*range(1000)), required_acks=1, now_ms=1)
+    server = nodes.managers[1]._server
+    server._throttle.spend(1)  # nothing is left of what the bucket began with
+    topic_id = nodes.stores[1].image.topics["events"].topic_id
+    nodes.commit(AssignPartition([Reassignment(topic_id, 0, (1, 2, 3))]))
+    await settle(lambda: has(nodes, 3, list(range(1000))), "the replica that is not throttled has everything")
+    assert nodes.logs[2].get("events", 0) is None
+    nodes.clock.now += 0.5
+    await settle(lambda: nodes.logs[2].get("events", 0) is not None, "the throttled one gets its share with time")
+    nodes.clock.now += 60
+    await settle(lambda: has(nodes, 2, list(range(1000))), "and in the end everything")
+
+
+async def test_isr_changes_are_counted(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    nodes.elect("events", 0, 1, isr=(1, 2))
+    metrics = nodes.managers[1].metrics
+    await settle(lambda: metrics.isr_expansions == 1, "a follower joined")
+    assert (metrics.isr_shrinks, metrics.isr_refusals) == (0, 0)
