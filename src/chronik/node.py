@@ -22,6 +22,7 @@ import structlog
 import uvloop
 
 from chronik import __version__, status
+from chronik.broker.administration import Administration
 from chronik.broker.context import Services
 from chronik.broker.limits import BrokerLimits
 from chronik.broker.listener import Listener
@@ -178,6 +179,8 @@ class Node:
         )
         self.groups = GroupCoordinator(self.store, self.replicas, self.view, transport=self.transport)
         self.services.coordinators["groups"] = self.groups
+        self.administration = Administration(node_id, self.store, self.raft)
+        self.services.coordinators["administration"] = self.administration
         self.listener = Listener(Router(self.services), limits=_limits(self.view), metrics=self.services.metrics)
         self.services.fetch_budget = self.listener.responses.fetch_budget
         self.registration = BrokerRegistration(
@@ -279,6 +282,7 @@ class Node:
         self.groups.stop()
         await self.listener.close(CLIENT_GRACE_S)
         await self.registration.stop()
+        self.administration.stop()
         self.replicas.stop()
         await self.controller.stop()
         await self.logs.close()

@@ -74,4 +74,5 @@ SERVED_APIS: tuple[ServedApi, ...] = (
     ServedApi(ApiKey.CONSUMER_GROUP_DESCRIBE, "consumer_group_describe", "groups"),
     ServedApi(ApiKey.LIST_CONFIG_RESOURCES, "describe_configs"),
     ServedApi(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "describe_topic_partitions"),
+    ServedApi(ApiKey.ADMINISTER, "administer", "administration"),
 )

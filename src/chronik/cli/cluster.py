@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from cyclopts import App, Parameter
+
+from chronik.cli.output import show_json, show_table
+from chronik.cli.session import AsJson, Bootstrap, fail, open_cluster
+from chronik.client.cluster import Cluster
+from chronik.client.errors import ClientError, raise_for_code
+from chronik.client.metadata import Broker
+from chronik.protocol.messages.administer import AdministerRequest, AdministerResponse
 
 app = App(name="cluster", help="Run a local cluster, look at one, change its members.")
 
 EXIT_CANNOT_START = 2
+ANSWER_TIMEOUT_S = 5.0
+CHANGE_TIMEOUT_S = 30.0
+PROGRESS_EVERY_S = 0.25
 
 
 @app.command
@@ -52,3 +64,213 @@ def start(
 def _refuse(text: str) -> None:
     print(f"chronik: {text}", file=sys.stderr)
     sys.exit(EXIT_CANNOT_START)
+
+
+@app.command
+def status(*, bootstrap: Bootstrap = None, json: AsJson = False) -> None:
+    """Show every node's view of the cluster: roles, terms, progress, and the partitions in trouble.
+
+    Example: chronik cluster status --bootstrap 127.0.0.1:9092
+    """
+    with open_cluster(bootstrap) as cluster:
+        views, silent = _views(cluster)
+    if json:
+        show_json({"nodes": views, "unreachable": silent})
+        return
+    first = max(views, key=lambda view: int(view["applied"]))
+    known = {broker["node_id"]: broker for broker in first["brokers"]}
+    by_id = {view["node_id"]: view for view in views}
+    rows: list[tuple[Any, ...]] = []
+    for node_id in sorted({*known, *by_id}):
+        broker, view = known.get(node_id), by_id.get(node_id)
+        address = f"{broker['host']}:{broker['port']}" if broker else "?"
+        state = broker["status"] if broker else "not registered"
+        incarnation = broker["incarnation"][:8] if broker else ""
+        if view is None:
+            rows.append((node_id, address, state, "no answer", "", "", "", "", incarnation))
+            continue
+        lag = first["commit"] - view["applied"]
+        role = view["role"] if view["voter"] else "observer"
+        rows.append((node_id, address, state, role, view["term"], view["commit"], view["applied"], lag, incarnation))
+    columns = ("node", "address", "status", "role", "term", "commit", "applied", "lag", "incarnation")
+    show_table(columns, rows, "no node answered")
+    print(f"cluster {first['cluster_id']}, controller {first['controller'] or 'none'}")
+    print(
+        f"{first['topics']} topics, {first['partitions']} partitions, {first['under_replicated']} under-replicated, "
+        f"{first['leaderless']} without a leader"
+    )
+
+
+@app.command
+def describe(*, bootstrap: Bootstrap = None, json: AsJson = False) -> None:
+    """Show the members: voters, observers, brokers, and who is the controller.
+
+    Example: chronik cluster describe --json
+    """
+    with open_cluster(bootstrap) as cluster:
+        view = administer(cluster, "status")
+    members = {
+        key: view[key] for key in ("cluster_id", "controller", "voters", "observers", "feature_level", "brokers")
+    }
+    if json:
+        show_json(members)
+        return
+    print(f"cluster {view['cluster_id']}, controller {view['controller'] or 'none'}")
+    print(f"feature level {view['feature_level']}")
+    rows = []
+    for broker in view["brokers"]:
+        node_id = broker["node_id"]
+        part = "voter" if node_id in view["voters"] else "observer" if node_id in view["observers"] else "none"
+        where = f"{broker['host']}:{broker['port']}"
+        rows.append((node_id, where, broker["status"], part, broker["rack"] or "", broker["software"]))
+    show_table(("node", "address", "status", "raft", "rack", "software"), rows, "no node has registered yet")
+
+
+@app.command
+def add_node(node_id: int, *, bootstrap: Bootstrap = None) -> None:
+    """Make a node that was started with --join a voter; it does so by itself unless it was removed before.
+
+    Example: chronik cluster add-node 4
+    """
+    with open_cluster(bootstrap) as cluster:
+        outcome = administer(cluster, "add-node", {"node_id": node_id}, CHANGE_TIMEOUT_S)
+    if not outcome["voter"]:
+        fail(f"node {node_id} is not a voter yet; it is added as soon as it has caught up (see chronik cluster status)")
+    print(f"node {node_id} is a voter")
+
+
+@app.command
+def remove_node(
+    node_id: int,
+    *,
+    force: Annotated[bool, Parameter(help="Also when the node still holds replicas, which are given up.")] = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Take a node out of the cluster for good, alive or dead. Drain it first.
+
+    Example: chronik cluster remove-node 3
+    """
+    with open_cluster(bootstrap) as cluster:
+        outcome = administer(cluster, "remove-node", {"node_id": node_id, "force": force}, CHANGE_TIMEOUT_S)
+    if not outcome["removed"]:
+        fail(f"node {node_id} is not removed yet; the cluster goes on trying (see chronik cluster status)")
+    print(f"node {node_id} is removed; its data folder can be deleted")
+
+
+@app.command
+def drain(
+    node_id: int,
+    *,
+    yes: Annotated[
+        bool, Parameter(name=["--yes", "-y"], negative="", help="Do it; without, only show the plan.")
+    ] = False,
+    at_once: Annotated[int | None, Parameter(help="How many partitions move at the same time.")] = None,
+    bootstrap: Bootstrap = None,
+    json: AsJson = False,
+) -> None:
+    """Move all replicas off a node, so that it can be removed.
+
+    Example: chronik cluster drain 3 --yes
+    """
+    _plan(bootstrap, "drain", {"node_id": node_id, "at_once": at_once}, execute=yes, json=json)
+
+
+@app.command
+def rebalance(
+    *,
+    yes: Annotated[
+        bool, Parameter(name=["--yes", "-y"], negative="", help="Do it; without, only show the plan.")
+    ] = False,
+    at_once: Annotated[int | None, Parameter(help="How many partitions move at the same time.")] = None,
+    bootstrap: Bootstrap = None,
+    json: AsJson = False,
+) -> None:
+    """Spread replicas and leaders evenly over the nodes.
+
+    Example: chronik cluster rebalance --yes
+    """
+    _plan(bootstrap, "rebalance", {"at_once": at_once}, execute=yes, json=json)
+
+
+def _plan(bootstrap: str | None, action: str, arguments: dict[str, Any], *, execute: bool, json: bool) -> None:
+    with open_cluster(bootstrap) as cluster:
+        broker = cluster.brokers()[0]
+        plan = administer(cluster, action, {**arguments, "execute": execute}, CHANGE_TIMEOUT_S, broker)
+        if not json:
+            _show_plan(plan)
+        if execute and plan["moves"]:
+            plan["outcome"] = _follow(cluster, broker, quiet=json)
+    if json:
+        show_json(plan)
+    elif not plan["moves"]:
+        print("nothing to move")
+    elif not execute:
+        print("this is the plan; add --yes to carry it out")
+
+
+def _show_plan(plan: dict[str, Any]) -> None:
+    rows = [
+        (move["topic"], move["partition"], _ids(move["before"]), _ids(move["after"])) for move in plan["listed"][:20]
+    ]
+    if rows:
+        show_table(("topic", "partition", "replicas now", "then"), rows, "")
+        print(f"{plan['moves']} partitions change, {plan['copies']} replicas are copied")
+    for stuck in plan["stuck"]:
+        print(f"cannot move {stuck['topic']}-{stuck['partition']}: {stuck['reason']}")
+
+
+def _follow(cluster: Cluster, broker: Broker, *, quiet: bool) -> dict[str, Any]:
+    """Shows how far the plan is until it has ended."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task("moving", total=None)
+        while True:
+            state: dict[str, Any] = administer(cluster, "progress", broker=broker)
+            bar.update(task, total=state["total"], completed=state["done"] + state["failed"])
+            if not state["running"]:
+                break
+            time.sleep(PROGRESS_EVERY_S)
+    if state["failure"]:
+        fail(state["failure"])
+    if not quiet:
+        print(f"moved {state['done']} of {state['total']} partitions")
+    return state
+
+
+def administer(
+    cluster: Cluster,
+    action: str,
+    arguments: dict[str, Any] | None = None,
+    timeout_s: float = ANSWER_TIMEOUT_S,
+    broker: Broker | None = None,
+) -> Any:
+    """Asks one node, or whichever answers, for one of Chronik's own actions."""
+    payload = msgspec.json.encode(arguments or {})
+    request = AdministerRequest(action=action, arguments=payload, timeout_ms=int(timeout_s * 1000))
+    if broker is None:
+        answer = cluster.call_any(request, AdministerResponse)
+    else:
+        answer = cluster.call(broker, request, AdministerResponse, timeout_s=timeout_s + ANSWER_TIMEOUT_S)
+    raise_for_code(answer.error_code, action, answer.error_message)
+    return msgspec.json.decode(answer.result)
+
+
+def _views(cluster: Cluster) -> tuple[list[dict[str, Any]], list[int]]:
+    """What each node that can be reached says, and those that cannot."""
+    views: list[dict[str, Any]] = []
+    silent: list[int] = []
+    cluster.refresh()
+    for broker in cluster.brokers():
+        try:
+            views.append(administer(cluster, "status", broker=broker))
+        except ClientError:
+            silent.append(broker.node_id)
+    if not views:
+        views.append(administer(cluster, "status"))
+    return views, silent
+
+
+def _ids(ids: list[int]) -> str:
+    return ",".join(map(str, ids))

@@ -71,6 +71,7 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADMINISTER = 30_000  # Chronik's own
 
 
 class Api(NamedTuple):
@@ -145,6 +146,7 @@ _TABLE = (
     (ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", "consumer_groups", 0, 1, 0),
     (ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", "configs", 0, 1, 0),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", "topic_partitions", 0, 0, 0),
+    (ApiKey.ADMINISTER, "Administer", "administer", 0, 0, 0),
 )
 
 APIS: dict[int, Api] = {row[0]: Api(*row) for row in _TABLE}

@@ -52,7 +52,7 @@ def test_what_kio_encodes_we_read_and_write_back_the_same(api: Api, cls: type[Me
 def test_kio_knows_the_newest_version_of_every_api_we_know() -> None:
     """So that a version beyond Kafka's, or an API that nobody checks, does not slip in."""
     unknown = [api.name for api in APIS.values() if kio_oracle.kio_class(api.key, "request", api.max_version) is None]
-    assert unknown == []
+    assert unknown == ["Administer"]  # Chronik's own
     beyond = [api.name for api in APIS.values() if kio_oracle.kio_class(api.key, "request", api.max_version + 1)]
     assert beyond == []
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from chronik.protocol import codec
+from chronik.protocol.api import ApiKey
 from oracles import kafka_python_oracle, kio_oracle
 from oracles.legacy_oracle import LegacyOracle, values_of
 from oracles.random_messages import MessageGenerator, every_message
@@ -62,7 +63,8 @@ def test_every_version_is_checked_by_an_independent_codec(oracle: LegacyOracle) 
         f"{cls.__name__} v{version}"
         for api, cls in every_message()
         for version in range(api.min_version, api.max_version + 1)
-        if kio_oracle.kio_class(api.key, "request", version) is None
+        if api.key is not ApiKey.ADMINISTER  # Chronik's own: nobody else has a codec for it
+        and kio_oracle.kio_class(api.key, "request", version) is None
         and (cls.__name__, version) not in legacy
         and kafka_python_oracle.message_class(cls.__name__, version) is None
     ]

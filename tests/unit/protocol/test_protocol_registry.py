@@ -24,7 +24,7 @@ def test_every_key_has_an_entry_and_its_messages_name_it() -> None:
 
 
 def test_the_names_of_the_apis_are_kafkas() -> None:
-    for key in ApiKey:
+    for key in set(ApiKey) - {ApiKey.ADMINISTER}:  # that one is Chronik's own
         assert api_key_map[key] == key.name.lower()
         assert APIS[key].name.lower() == key.name.replace("_", "").lower()
 
