@@ -251,11 +251,9 @@ def _shrink_the_isr_without_agreement() -> Iterator[None]:
 
     def begin(self: isr.IsrUpdater) -> Any:
         begun = original(self)
-        for each, change in begun:
-            lead = each.leadership
-            if lead is not None:
-                lead.maximal_isr = tuple(member for member in lead.maximal_isr if member in change.isr)
-                each.advance_high_watermark()
+        for each in begun:
+            each.lead.maximal_isr = tuple(member for member in each.lead.maximal_isr if member in each.change.isr)
+            each.partition.advance_high_watermark()
         return begun
 
     with patch.object(isr.IsrUpdater, "_begin", begin):
@@ -292,7 +290,7 @@ BUGS: dict[str, PlantedBug] = {
     "high watermark over the wanted isr": PlantedBug(_high_watermark_over_the_wanted_isr, 6, _LAGGING),
     "truncate to the high watermark": PlantedBug(_truncate_to_the_high_watermark, 0),
     "never truncate": PlantedBug(_never_truncate, 0),
-    "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 32),
+    "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 9),
     "lease counts before its metadata": PlantedBug(
         _lease_counts_before_its_metadata,
         13,
@@ -301,9 +299,9 @@ BUGS: dict[str, PlantedBug] = {
     "count what followers have not synced": PlantedBug(_count_what_followers_have_not_synced, 2),
     "count what the leader has not synced": PlantedBug(_count_what_the_leader_has_not_synced, 2),
     "count followers before comparing epochs": PlantedBug(_count_followers_before_comparing_epochs, 0),
-    "join without having caught up": PlantedBug(_join_without_having_caught_up, 3),
+    "join without having caught up": PlantedBug(_join_without_having_caught_up, 6),
     "join without reaching the epoch start": PlantedBug(
-        _join_without_reaching_the_epoch_start, 0, {**_SLOW, "move_rate": 1.5, "min_isr": 1}
+        _join_without_reaching_the_epoch_start, 18, {**_SLOW, "move_rate": 1.5, "min_isr": 1}
     ),
     "join under an older registration": PlantedBug(
         _join_under_an_older_registration,
