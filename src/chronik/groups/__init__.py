@@ -8,8 +8,8 @@
 | `consumer_group`, `consumer_requests`, `consumer_reconcile`, `assignors`, `topic_patterns` | its machine |
 | `offset_book` | committed and pending offsets of the groups of one partition. Pure |
 | `records` | what is written to `__consumer_offsets`, in Kafka's formats |
-| `log_writer`, `loader` | writing to and reading from one partition of that topic |
 | `shard_state`, `shard` | everything one partition of that topic coordinates |
 | `coordinator`, `offset_service`, `group_admin` | what handlers and the node call |
-| `timers`, `offsets_topic` | one heap of deadlines for all groups; the topic and who hashes where |
+
+Writing to and loading from partitions of the topic, deadlines, and who coordinates what are in `chronik.coordination`.
 """

@@ -15,6 +15,9 @@ from uuid import uuid4
 import structlog
 
 from chronik.cluster.internal_topics import OFFSETS_TOPIC
+from chronik.coordination.loader import Loader, Status
+from chronik.coordination.timers import SteadyClock, Timers
+from chronik.coordination.topic_access import InternalTopicAccess, partition_for
 from chronik.groups.assignors import ASSIGNORS
 from chronik.groups.classic_state import ClassicSettings
 from chronik.groups.consumer_group import TopicsView
@@ -22,12 +25,9 @@ from chronik.groups.consumer_requests import check_request
 from chronik.groups.consumer_state import ConsumerSettings
 from chronik.groups.group_admin import GroupAdmin
 from chronik.groups.lag import LagReadings, PeerRequests
-from chronik.groups.loader import Loader
 from chronik.groups.offset_service import OffsetService
-from chronik.groups.offsets_topic import InternalTopicAccess, partition_for
 from chronik.groups.shard import Shard
-from chronik.groups.shard_state import ShardSettings, Status
-from chronik.groups.timers import SteadyClock, Timers
+from chronik.groups.shard_state import ShardSettings
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from chronik.protocol.messages.group_membership import (
@@ -76,7 +76,7 @@ class GroupCoordinator:
     ) -> None:
         self.store = store
         self.clock_ms: Callable[[], int] = clock_ms if clock_ms is not None else SteadyClock()
-        self.topic = InternalTopicAccess(store, configs)
+        self.topic = InternalTopicAccess(store, configs, OFFSETS_TOPIC)
         self.settings = _settings(configs)
         self.timers = Timers(self.clock_ms)
         self.offsets = OffsetService(self)

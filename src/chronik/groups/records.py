@@ -6,6 +6,7 @@ value is a tombstone. What this version does not know is skipped by whoever read
 
 from __future__ import annotations
 
+from chronik.coordination.log_writer import RawRecord
 from chronik.protocol.codec import UnsupportedVersion, decode, encode
 from chronik.protocol.messages.internal_consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -31,9 +32,6 @@ OFFSET_KEY, GROUP_KEY = 1, 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_WITH_EXPIRY = 1
 GROUP_VALUE_VERSION = 3
-
-RawRecord = tuple[bytes, bytes | None]
-"""Key and value as they are in the log."""
 
 _KINDS: dict[int, tuple[type[Message], type[Message]]] = {
     0: (OffsetCommitKey, OffsetCommitValue),

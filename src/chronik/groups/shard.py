@@ -12,16 +12,17 @@ from functools import partial
 import msgspec
 import structlog
 
+from chronik.coordination.loader import Status
+from chronik.coordination.log_writer import RawRecord, Reply
 from chronik.groups.classic import NEVER, ClassicGroup
 from chronik.groups.classic_state import State
 from chronik.groups.consumer_group import ConsumerGroup
 from chronik.groups.consumer_requests import is_leaving
 from chronik.groups.consumer_state import JOIN_EPOCH, Draft
 from chronik.groups.effects import Persist, Respond
-from chronik.groups.log_writer import Reply
 from chronik.groups.offset_book import CommittedOffset, Place
-from chronik.groups.records import RawRecord, raw
-from chronik.groups.shard_state import Group, ShardState, Status
+from chronik.groups.records import raw
+from chronik.groups.shard_state import Group, ShardState
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from chronik.protocol.messages.internal_groups import GroupMetadataKey

@@ -7,40 +7,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
+from chronik.coordination.loader import Status
+from chronik.coordination.log_writer import LogWriter
 from chronik.groups.classic import ClassicGroup
 from chronik.groups.classic_state import ClassicSettings
 from chronik.groups.consumer_group import ConsumerGroup, TopicsView
 from chronik.groups.consumer_state import ConsumerSettings
-from chronik.groups.log_writer import LogWriter
 from chronik.groups.offset_book import CommittedOffset, OffsetBook
 from chronik.groups.records import parsed
+from chronik.protocol.errors import ErrorCode
 from chronik.protocol.messages.internal_consumer_groups import ConsumerGroupMetadataKey
 from chronik.protocol.messages.internal_groups import GroupMetadataKey, GroupMetadataValue
 from chronik.protocol.messages.internal_offsets import OffsetCommitKey, OffsetCommitValue
 from chronik.protocol.wire import DecodeError, Message
 
 if TYPE_CHECKING:
-    from chronik.groups.timers import Timers
+    from chronik.coordination.timers import Timers
     from chronik.replication.partition import Partition
 
 log = structlog.get_logger()
 
 
 Group = ClassicGroup | ConsumerGroup
-
-
-class Status(Enum):
-    """Whether a shard answers for its groups."""
-
-    LOADING = "loading"
-    ACTIVE = "active"
-    CLOSED = "closed"
 
 
 class ShardSettings(msgspec.Struct, frozen=True):
@@ -67,7 +60,7 @@ class ShardState:
         self.partition = partition
         self.settings = settings
         self.status = Status.LOADING
-        self.writer = LogWriter(partition, clock_ms)
+        self.writer = LogWriter(partition, clock_ms, too_large=ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
         self.offsets = OffsetBook()
         self.clock_ms = clock_ms
         self._groups: dict[str, Group] = {}
@@ -106,6 +99,14 @@ class ShardState:
             self.classic_group(group_id)
 
     # --- records -------------------------------------------------------------------------------------------------
+
+    def loaded(self) -> dict[str, int]:
+        """What loading brought, for the log."""
+        return {"groups": len(self._groups)}
+
+    def replay_marker(self, producer_id: int, committed: bool) -> None:
+        """The end of a transaction in the log."""
+        self.offsets.complete(producer_id, committed)
 
     def replay(self, key: bytes | None, value: bytes | None, log_offset: int, producer_id: int | None) -> None:
         """Takes in one record of the log; `producer_id` when it belongs to a transaction."""

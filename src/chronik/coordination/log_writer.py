@@ -1,4 +1,4 @@
-"""Writing to one partition of `__consumer_offsets`: what is wanted within one turn of the loop shares one batch.
+"""Writing to one partition of an internal topic: what is wanted within one turn of the loop shares one batch.
 
 Rules:
 1. Records that belong together are in one batch, so that they are in the log together or not at all.
@@ -7,6 +7,7 @@ Rules:
    are in the log and the next coordinator will read them.
 3. After `close`, nothing is applied: another node may have written something else. Everybody who waits is told.
 4. Whoever waits longer than the deadline is told so; the records are applied when, and if, they are committed.
+5. `dropped` is called when it is certain that the records will not be applied here: they were refused, or are lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from chronik.groups.records import RawRecord
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Record, build_batch
 from chronik.replication.partition import ALL_IN_SYNC
@@ -30,6 +30,8 @@ WAITING_WRITES_MAX = 100_000
 """Writes that wait for replication, per partition; more are refused."""
 WRITE_TIMEOUT_MS = 5000
 
+RawRecord = tuple[bytes, bytes | None]
+"""Key and value as they are in the log; without a value it is a tombstone."""
 Apply = Callable[[int], None]
 """Called with the log offset of the first of the records."""
 Reply = Callable[[ErrorCode], None]
@@ -41,32 +43,35 @@ _CODES: dict[ErrorCode, ErrorCode] = {
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-
-
-def group_error(error: BaseException | None) -> ErrorCode:
-    """What members of a group are told when a write failed."""
-    if isinstance(error, KafkaError):
-        return _CODES.get(error.code, error.code)
-    return ErrorCode.UNKNOWN_SERVER_ERROR
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE})
 
 
 class _Write:
-    __slots__ = ("apply", "first", "records", "reply")
+    __slots__ = ("apply", "dropped", "first", "records", "reply")
 
-    def __init__(self, records: Sequence[RawRecord], apply: Apply | None, reply: Reply | None) -> None:
+    def __init__(
+        self,
+        records: Sequence[RawRecord],
+        apply: Apply | None,
+        reply: Reply | None,
+        dropped: Callable[[], None] | None = None,
+    ) -> None:
         self.records = records
         self.apply = apply
         self.reply = reply
+        self.dropped = dropped
         self.first = 0
 
     def answer(self, error: ErrorCode) -> None:
         reply, self.reply = self.reply, None
         if reply is not None:
             reply(error)
+
+    def drop(self, error: ErrorCode) -> None:
+        if self.dropped is not None:
+            self.dropped()
+        self.answer(error)
 
 
 class _Flight:
@@ -84,9 +89,11 @@ class _Flight:
 class LogWriter:
     """The writer of one partition, for as long as this node leads it."""
 
-    def __init__(self, partition: Partition, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, partition: Partition, clock_ms: Callable[[], int], *, too_large: ErrorCode) -> None:
+        """`too_large` is what clients are told about a record that the topic does not take."""
         self.partition = partition
         self._clock_ms = clock_ms
+        self._too_large = too_large
         self._queue: list[_Write] = []
         self._flights: deque[_Flight] = deque()
         self._waiting = 0
@@ -97,11 +104,23 @@ class LogWriter:
         """Writes that are not committed yet."""
         return self._waiting
 
-    def add(self, records: Sequence[RawRecord], apply: Apply | None, reply: Reply | None) -> None:
+    def code_of(self, error: BaseException | None) -> ErrorCode:
+        """What clients are told when a write failed."""
+        if not isinstance(error, KafkaError):
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return self._too_large if error.code in _TOO_LARGE else _CODES.get(error.code, error.code)
+
+    def add(
+        self,
+        records: Sequence[RawRecord],
+        apply: Apply | None,
+        reply: Reply | None,
+        dropped: Callable[[], None] | None = None,
+    ) -> None:
         """Writes the records with the next batch, at the end of this turn of the loop."""
-        write = _Write(records, apply, reply)
+        write = _Write(records, apply, reply, dropped)
         if self._closed or self._waiting >= WAITING_WRITES_MAX:
-            write.answer(ErrorCode.NOT_COORDINATOR if self._closed else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            write.drop(ErrorCode.NOT_COORDINATOR if self._closed else ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         if not self._queue:
             asyncio.get_running_loop().call_soon(self.flush)
@@ -121,12 +140,12 @@ class LogWriter:
         `reply` is called when the records are committed. For changes that the caller makes to his state at once.
         """
         if self._closed:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, "this node no longer coordinates the group")
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "this node no longer coordinates; ask FindCoordinator")
         self.flush()
         try:
             return self._send([_Write(records, None, reply)], producer_id, producer_epoch)
         except KafkaError as error:
-            raise KafkaError(group_error(error), error.message) from error
+            raise KafkaError(self.code_of(error), error.message) from error
 
     def flush(self) -> None:
         """Appends what is queued, in batches."""
@@ -148,12 +167,12 @@ class LogWriter:
         try:
             self._send(writes)
         except KafkaError as error:
-            if len(writes) > 1 and group_error(error) is ErrorCode.INVALID_COMMIT_OFFSET_SIZE:
+            if len(writes) > 1 and error.code in _TOO_LARGE:
                 for write in writes:
                     self._send_or_refuse([write])
                 return
             for write in writes:
-                write.answer(group_error(error))
+                write.drop(self.code_of(error))
 
     def _send(self, writes: list[_Write], producer_id: int = -1, producer_epoch: int = -1) -> int:
         now = self._clock_ms()
@@ -196,9 +215,12 @@ class LogWriter:
         committed = error is None or (self.partition.is_leader and self.partition.high_watermark >= last)
         self._flights.remove(flight)
         self._waiting -= len(flight.writes)
-        code = ErrorCode.NONE if error is None else group_error(error)
+        code = ErrorCode.NONE if error is None else self.code_of(error)
         for write in flight.writes:
-            if committed and write.apply is not None:
+            if not committed:
+                write.drop(code)
+                continue
+            if write.apply is not None:
                 write.apply(flight.base_offset + write.first)
             write.answer(code)
 
@@ -217,7 +239,7 @@ class LogWriter:
         flights, self._flights = self._flights, deque()
         self._waiting = 0
         for write in queue:
-            write.answer(ErrorCode.NOT_COORDINATOR)
+            write.drop(ErrorCode.NOT_COORDINATOR)
         for flight in flights:
             for write in flight.writes:
-                write.answer(ErrorCode.NOT_COORDINATOR)
+                write.drop(ErrorCode.NOT_COORDINATOR)

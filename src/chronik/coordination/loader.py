@@ -1,23 +1,30 @@
-"""Reading a partition of `__consumer_offsets` into its shard, one after the other, a little per turn of the loop.
+"""Reading a partition of an internal topic into the state that is kept in it, one partition after the other, a little
+per turn of the loop.
 
-A shard is active only when everything that was read is also committed: what this node answers from it can then not be
-lost any more, whoever leads next.
+Rules:
+1. A shard is active only when everything that was read is also committed: what this node answers from it can then not
+   be lost any more, whoever leads next.
+2. Whatever is appended while a shard is loading (markers of transactions are) is read too: when it becomes active,
+   nothing is in the log that it does not know.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from enum import Enum
 from time import monotonic
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from chronik.groups.shard import Shard
-from chronik.groups.shard_state import Status
 from chronik.protocol.errors import KafkaError
 from chronik.protocol.records import parse_batches, read_records
 from chronik.protocol.records.control import read_end_transaction_marker
-from chronik.protocol.records.header import BatchInfo
+
+if TYPE_CHECKING:
+    from chronik.protocol.records import BatchInfo
+    from chronik.replication.partition import Partition
 
 log = structlog.get_logger()
 
@@ -27,6 +34,39 @@ TURN_S = 0.005
 RETRY_S = 0.5
 LOADER = 0
 """A replica id that is nobody's: it reads to the end of the log."""
+
+
+class Status(Enum):
+    """Whether a shard answers for what is kept in its partition."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class Shard(Protocol):
+    """State that is kept in one partition."""
+
+    status: Status
+
+    @property
+    def partition(self) -> Partition: ...
+
+    def replay(self, key: bytes | None, value: bytes | None, log_offset: int, producer_id: int | None) -> None:
+        """Takes in one record; `producer_id` when it belongs to a transaction."""
+        ...
+
+    def replay_marker(self, producer_id: int, committed: bool) -> None:
+        """Takes in the end of a transaction."""
+        ...
+
+    def resume(self) -> None:
+        """Everything is read: the shard becomes active."""
+        ...
+
+    def loaded(self) -> dict[str, int]:
+        """What loading brought, for the log."""
+        ...
 
 
 class Loader:
@@ -62,19 +102,43 @@ class Loader:
                 if shard.status is not Status.LOADING:
                     continue
                 log.error(
-                    "the groups of a partition cannot be loaded; trying again",
+                    "a partition cannot be loaded; trying again",
+                    topic=shard.partition.topic,
                     partition=shard.partition.index,
                     reason=error.message,
                 )
                 self._queue.append(shard)
                 await asyncio.sleep(RETRY_S)
             except Exception:
-                log.exception("the groups of a partition cannot be loaded", partition=shard.partition.index)
+                log.exception(
+                    "a partition cannot be loaded", topic=shard.partition.topic, partition=shard.partition.index
+                )
 
     async def _load(self, shard: Shard) -> None:
         started = monotonic()
         partition = shard.partition
-        position, end = partition.log_start_offset, partition.end_offset
+        position = partition.log_start_offset
+        while shard.status is Status.LOADING:
+            end = partition.end_offset
+            position = await self._read(shard, position, end)
+            await self._until_committed(shard, end)
+            if partition.end_offset == end:
+                break
+        if shard.status is not Status.LOADING:
+            return
+        shard.resume()
+        log.info(
+            "coordinating what is in a partition",
+            topic=partition.topic,
+            partition=partition.index,
+            records=end - partition.log_start_offset,
+            milliseconds=int((monotonic() - started) * 1000),
+            **shard.loaded(),
+        )
+
+    @staticmethod
+    async def _read(shard: Shard, position: int, end: int) -> int:
+        partition = shard.partition
         turn = monotonic()
         while position < end and shard.status is Status.LOADING:
             data = partition.read_nowait(position, CHUNK_BYTES, replica_id=LOADER)
@@ -88,19 +152,10 @@ class Loader:
                 if monotonic() - turn > TURN_S:
                     await asyncio.sleep(0)
                     turn = monotonic()
-        await self._until_committed(shard, end)
-        if shard.status is not Status.LOADING:
-            return
-        shard.resume()
-        log.info(
-            "coordinating the groups of a partition",
-            partition=partition.index,
-            groups=sum(1 for _ in shard.groups()),
-            records=end - partition.log_start_offset,
-            milliseconds=int((monotonic() - started) * 1000),
-        )
+        return position
 
-    async def _until_committed(self, shard: Shard, end: int) -> None:
+    @staticmethod
+    async def _until_committed(shard: Shard, end: int) -> None:
         partition = shard.partition
         committed = partition.committed(end)
         if committed is None:
@@ -116,7 +171,7 @@ def _replay(shard: Shard, data: memoryview, batch: BatchInfo, position: int) -> 
     if batch.is_control:
         marker = read_end_transaction_marker(data)
         if marker is not None:
-            shard.offsets.complete(batch.producer_id, marker.committed)
+            shard.replay_marker(batch.producer_id, marker.committed)
         return
     producer_id = batch.producer_id if batch.is_transactional else None
     for record in read_records(data):

@@ -1,4 +1,4 @@
-"""Deadlines of all groups of a node: one heap, one timer of the event loop, no task per group.
+"""Deadlines of everything a coordinator looks after: one heap, one timer of the event loop, no task for each.
 
 Deadlines are not cancelled: whoever is woken looks whether there is anything to do. The clock never jumps: it is the
 time of day at the start of the process, plus what has passed since. A clock that is set back or forth therefore ends
@@ -74,6 +74,6 @@ class Timers:
             try:
                 callback()
             except Exception:
-                log.exception("a deadline of a group could not be served")
+                log.exception("a deadline of a coordinator could not be served")
         if self._heap:
             self._arm()

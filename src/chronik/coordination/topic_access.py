@@ -1,4 +1,4 @@
-"""The topic `__consumer_offsets`: which of its partitions a group belongs to, who leads it, and how it comes to be."""
+"""An internal topic as its coordinators see it: where a key belongs, who leads there, and how the topic comes to be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from chronik.cluster.internal_topics import OFFSETS_TOPIC, internal_topic
+from chronik.cluster.internal_topics import internal_topic
 from chronik.cluster.placement import Cursor, place_in
 from chronik.metadata.commands import CreateTopic
 from chronik.metadata.store import as_kafka_error
@@ -44,7 +44,7 @@ def partition_for(key: str, partitions: int) -> int:
 class InternalTopicAccess:
     """Finds and creates one internal topic. Whoever asks first creates it; others wait for the same proposal."""
 
-    def __init__(self, store: MetadataStore, configs: ConfigView, name: str = OFFSETS_TOPIC) -> None:
+    def __init__(self, store: MetadataStore, configs: ConfigView, name: str) -> None:
         self.name = name
         self._store = store
         self._configs = configs
