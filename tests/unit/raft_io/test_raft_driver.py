@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chronik.raft.driver_errors import NodeStopped, NoLeader, ProposalTooLarge, ProposeError
+from chronik.raft.types import Append, CommitNotice, Heartbeat, Message
 from harness.raft_cluster import Cluster, Node, eventually
 
 
@@ -168,18 +170,43 @@ async def test_the_status_tells_what_a_person_wants_to_know(three: Cluster) -> N
     assert leader.driver.status().peers[1 + leader.node_id % 3].state == "replicate"
 
 
+def without_commits(node: Node) -> None:
+    """The node hears everything but how far it is committed, so it has applied nothing of it when it must lead."""
+    receive = node.driver._receive
+
+    def filtered(message: Message) -> None:
+        if isinstance(message, Append | Heartbeat):
+            message = msgspec.structs.replace(message, commit=0)
+        if not isinstance(message, CommitNotice):
+            receive(message)
+
+    node.driver._transport.on_message = filtered
+
+
 async def test_leadership_is_announced_once_everything_committed_before_is_applied(three: Cluster) -> None:
     first = await three.leader()
-    await asyncio.gather(*(first.driver.propose(b"%d" % i, 5) for i in range(50)))
-    await first.crash()
+    rest = [node for node in three.running if node is not first]
     applied_when_told: list[int] = []
 
     def watch(node: Node) -> None:
         node.driver.on_leadership(lambda leads, term: applied_when_told.append(len(node.ledger.entries)))
 
-    for node in three.running:
+    loop = asyncio.get_running_loop()
+
+    def slowly(entries: Sequence[tuple[int, bytes]]) -> None:
+        until = loop.time() + 0.001 * len(entries)
+        while loop.time() < until:
+            pass
+
+    for node in rest:
+        node.ledger.before_apply = slowly
+        without_commits(node)
         watch(node)
-    await three.leader(other_than=first.node_id)
+    await asyncio.gather(*(first.driver.propose(b"%d" % i, 5) for i in range(50)))
+    await eventually(lambda: all(p.lag == 0 for p in first.driver.status().peers.values()), "all have it")
+    assert [len(node.ledger.entries) for node in rest] == [0, 0]
+    await first.crash()
+    await eventually(lambda: applied_when_told, "one of the others leads")
     assert applied_when_told == [50]
 
 
