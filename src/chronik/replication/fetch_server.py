@@ -51,8 +51,9 @@ class FetchSlot:
         return self.session.registration
 
     def current(self) -> bool:
-        """Whether the partition is still led in the epoch that the follower asked for."""
-        return self.partition.leadership is self.leadership
+        """Whether the partition is still led in the epoch that the follower asked for, and the follower a replica."""
+        lead = self.leadership
+        return self.partition.leadership is lead and lead.followers.get(self.session.node_id) is self.follower
 
     def throttled(self) -> bool:
         """Whether this replica is being moved, and not in sync yet."""

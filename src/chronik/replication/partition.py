@@ -230,8 +230,8 @@ class Partition(Replica):
         self._wake()
 
     def _may_join(self, node_id: int) -> bool:
-        lead = self._lead
-        link = lead.followers[node_id].link if lead is not None else None
+        follower = self._lead.followers.get(node_id) if self._lead is not None else None
+        link = follower.link if follower is not None else None
         return link is not None and self._host.may_join_isr(node_id, link.registration)
 
     def _synced(self, log: PartitionLog) -> None:

@@ -40,6 +40,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     pause_rate: float
     pause_s: float
     move_rate: float
+    reassign_rate: float
     all_crash_rate: float
     checkpoint_rate: float
 
@@ -83,6 +84,7 @@ def draw(rng: random.Random) -> Conditions:
         pause_rate=sometimes(0.5, 0.05, 0.2, 0.5),
         pause_s=rng.choice((0.4, 1.8, 3.5)),
         move_rate=sometimes(0.5, 0.1, 0.5, 1.5),
+        reassign_rate=sometimes(0.3, 0.2, 0.8),
         all_crash_rate=sometimes(0.2, 0.05),
         checkpoint_rate=rng.choice((0.2, 2.0)),
         producers=rng.choice((1, 2, 4)),

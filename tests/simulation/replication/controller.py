@@ -15,8 +15,12 @@ from chronik.metadata.commands import (
     CONTROLLER as PROPOSED_BY_CONTROLLER,
 )
 from chronik.metadata.commands import (
+    AssignPartition,
+    FinishAssignment,
+    FinishedAssignment,
     IsrChange,
     LeaderChange,
+    Reassignment,
     SetPartitionLeader,
     UpdateBrokerStatus,
     UpdateIsr,
@@ -118,6 +122,7 @@ class Controller:
                 self._fence(node_id)
         self._elect_the_leaderless()
         self._finish_handovers()
+        self._finish_reassignments()
         self._world.at(now + TICK_S, self.tick)
 
     def _fence(self, node_id: int) -> None:
@@ -167,3 +172,23 @@ class Controller:
             info = self.image.partition_by_id(topic_id, index)
             if info is not None and info.leader == NO_LEADER and new in info.isr and self.image.is_alive(new):
                 self.commit(SetPartitionLeader([LeaderChange(topic_id, index, new, info.partition_epoch)]))
+
+    def reassign(self) -> None:
+        """Begins to give some partition other replicas."""
+        topic, index, info = self._rng.choice(list(self.image.each_partition()))
+        nodes = sorted(self.image.brokers)
+        target = tuple(self._rng.sample(nodes, self._rng.randint(1, min(3, len(nodes)))))
+        if not info.reassigning:
+            self.commit(AssignPartition([Reassignment(topic.topic_id, index, target, info.partition_epoch)]))
+
+    def _finish_reassignments(self) -> None:
+        """Ends what has its new replicas in sync. A leader that is dropped must know before another is elected."""
+        for topic, index, info in list(self.image.each_partition()):
+            if not info.reassigning or not set(info.target) & set(info.isr) or set(info.adding) - set(info.isr):
+                continue
+            if not any(self.image.is_alive(member) for member in info.target if member in info.isr):
+                continue
+            self.commit(FinishAssignment([FinishedAssignment(topic.topic_id, index, info.partition_epoch)]))
+            after = self.image.topics[topic.name].partitions[index]
+            if after.leader == NO_LEADER and info.leader != NO_LEADER:
+                self._handovers[topic.topic_id, index] = (info.leader, after.isr[0], len(self.log))

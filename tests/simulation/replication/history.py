@@ -26,7 +26,7 @@ class History:
         self._world = world
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(partitions)]
         self.visible: list[list[Entry]] = [[] for _ in range(partitions)]
-        self._marks: dict[tuple[int, bytes, int], int] = {}
+        self._marks: dict[Partition, int] = {}
         self._last_offset: dict[tuple[int, int], int] = {}
         self.counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "read": 0, "elections": 0}
 
@@ -137,14 +137,13 @@ class History:
                     )
 
     def _monotonic(self, node: SimulatedNode, partition: Partition) -> None:
-        key = (node.node_id, node.incarnation, partition.index)
-        last = self._marks.get(key, 0)
+        last = self._marks.get(partition, 0)
         if partition.high_watermark < last:
             raise Violation(
                 f"node {node.node_id}: the high watermark of {partition.index} fell from {last} "
                 f"to {partition.high_watermark}"
             )
-        self._marks[key] = partition.high_watermark
+        self._marks[partition] = partition.high_watermark
 
     def finish(self) -> None:
         """After everything healed: the logs are the same everywhere, and hold what was acknowledged or seen once."""

@@ -286,34 +286,34 @@ BUGS: dict[str, PlantedBug] = {
     "isr change without epoch checks": PlantedBug(_isr_change_without_epoch_checks, 63),
     "high watermark from the leader alone": PlantedBug(_high_watermark_from_the_leader_alone, 0),
     "high watermark from the fastest follower": PlantedBug(_high_watermark_from_the_fastest_follower, 0),
-    "high watermark over the committed isr": PlantedBug(_high_watermark_over_the_committed_isr, 17),
-    "high watermark over the wanted isr": PlantedBug(_high_watermark_over_the_wanted_isr, 6, _LAGGING),
-    "truncate to the high watermark": PlantedBug(_truncate_to_the_high_watermark, 0),
+    "high watermark over the committed isr": PlantedBug(_high_watermark_over_the_committed_isr, 6),
+    "high watermark over the wanted isr": PlantedBug(_high_watermark_over_the_wanted_isr, 18, _LAGGING),
+    "truncate to the high watermark": PlantedBug(_truncate_to_the_high_watermark, 1),
     "never truncate": PlantedBug(_never_truncate, 0),
-    "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 9),
+    "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 10),
     "lease counts before its metadata": PlantedBug(
         _lease_counts_before_its_metadata,
-        13,
+        47,
         {"cut_rate": 0.8, "cut_s": 3.0, "slow_share": 0.2, "acks_one_share": 0.7, "astray_share": 0.6},
     ),
     "count what followers have not synced": PlantedBug(_count_what_followers_have_not_synced, 2),
     "count what the leader has not synced": PlantedBug(_count_what_the_leader_has_not_synced, 2),
-    "count followers before comparing epochs": PlantedBug(_count_followers_before_comparing_epochs, 0),
-    "join without having caught up": PlantedBug(_join_without_having_caught_up, 6),
+    "count followers before comparing epochs": PlantedBug(_count_followers_before_comparing_epochs, 3),
+    "join without having caught up": PlantedBug(_join_without_having_caught_up, 0),
     "join without reaching the epoch start": PlantedBug(
-        _join_without_reaching_the_epoch_start, 18, {**_SLOW, "move_rate": 1.5, "min_isr": 1}
+        _join_without_reaching_the_epoch_start, 14, {**_SLOW, "move_rate": 1.5, "min_isr": 1}
     ),
     "join under an older registration": PlantedBug(
         _join_under_an_older_registration,
-        11,
+        5,
         {"nodes": 3, "crash_rate": 0.8, "wipe_share": 0.8, "down_s": 0.1, "slow_share": 0.2, "cut_rate": 1.5},
     ),
-    "lead on after a restart": PlantedBug(_lead_on_after_a_restart, 0),
-    "commits survive a loss of leadership": PlantedBug(_commits_survive_a_loss_of_leadership, 0),
+    "lead on after a restart": PlantedBug(_lead_on_after_a_restart, 1),
+    "commits survive a loss of leadership": PlantedBug(_commits_survive_a_loss_of_leadership, 27),
     "unknown isr change taken for refused": PlantedBug(
-        _unknown_isr_change_taken_for_refused, 2, {**_SLOW, "isr_timeout_s": 0.2}
+        _unknown_isr_change_taken_for_refused, 75, {**_SLOW, "isr_timeout_s": 0.2}
     ),
     "take in answers of an older epoch": PlantedBug(_take_in_answers_of_an_older_epoch, 70, _RESTLESS),
-    "consumers read to the end": PlantedBug(_consumers_read_to_the_end, 0),
-    "shrink the isr without agreement": PlantedBug(_shrink_the_isr_without_agreement, 3),
+    "consumers read to the end": PlantedBug(_consumers_read_to_the_end, 1),
+    "shrink the isr without agreement": PlantedBug(_shrink_the_isr_without_agreement, 10),
 }

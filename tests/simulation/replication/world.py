@@ -24,6 +24,18 @@ CHECK_S = 0.25
 PRODUCE_TIMEOUT_S = 2.0
 HEAL_S = 40.0
 MAX_EVENTS = 400_000
+HAPPENINGS = (
+    "crash",
+    "pause",
+    "cut",
+    "reset",
+    "move",
+    "reassign",
+    "all_crash",
+    "checkpoint",
+    "produce",
+    "consume",
+)
 
 
 class World:
@@ -126,7 +138,18 @@ class World:
             self.now + 10, lambda: len(brokers) == conditions.nodes and all(b.alive for b in brokers.values())
         )
         self._create_topic()
-        for name in ("crash", "pause", "cut", "reset", "move", "all_crash", "checkpoint", "produce", "consume"):
+        for name in (
+            "crash",
+            "pause",
+            "cut",
+            "reset",
+            "move",
+            "reassign",
+            "all_crash",
+            "checkpoint",
+            "produce",
+            "consume",
+        ):
             self._repeat(getattr(conditions, f"{name}_rate"), getattr(self, f"_{name}"))
         self._every(CHECK_S, self.history.check)
         self.run_until(self.now + conditions.seconds)
@@ -229,6 +252,9 @@ class World:
 
     def _move(self) -> None:
         self.controller.move()
+
+    def _reassign(self) -> None:
+        self.controller.reassign()
 
     def _checkpoint(self) -> None:
         for node in self.nodes.values():
@@ -351,7 +377,8 @@ class World:
     def _in_sync(self) -> bool:
         partitions = self.controller.image.topics[TOPIC].partitions
         return len(self.nodes) == self.conditions.nodes and all(
-            info.leader != NO_LEADER and len(info.isr) == len(info.replicas) for info in partitions
+            info.leader != NO_LEADER and len(info.isr) == len(info.replicas) and not info.reassigning
+            for info in partitions
         )
 
     def _all_the_same(self) -> bool:

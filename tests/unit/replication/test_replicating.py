@@ -11,6 +11,8 @@ from chronik.metadata.commands import (
     AssignPartition,
     ConfigChange,
     ConfigOperation,
+    FinishAssignment,
+    FinishedAssignment,
     Reassignment,
     SetConfig,
     UpdateBrokerStatus,
@@ -329,7 +331,7 @@ async def test_a_follower_whose_disk_fails_leaves_the_isr_at_once(nodes: Nodes) 
 async def test_a_replica_that_is_moved_is_throttled_until_it_is_in_sync(nodes: Nodes) -> None:
     rate = ConfigChange(ConfigOperation.SET, "leader.replication.throttled.rate", "2400")
     nodes.commit(SetConfig(ResourceType.BROKER, "1", [rate]))
-    nodes.create("events", (1,), **{"durability": "os", "leader_replication_throttled_replicas": "0:2"})
+    nodes.create("events", (1,), durability="os", leader_replication_throttled_replicas="0:2")
     leader = nodes.partition(1, "events")
     leader.append(writable(*range(1000)), required_acks=1, now_ms=1)
     server = nodes.managers[1]._server
@@ -350,3 +352,19 @@ async def test_isr_changes_are_counted(nodes: Nodes) -> None:
     metrics = nodes.managers[1].metrics
     await settle(lambda: metrics.isr_expansions == 1, "a follower joined")
     assert (metrics.isr_shrinks, metrics.isr_refusals) == (0, 0)
+
+
+async def test_a_replica_that_was_moved_away_reports_nothing_any_more(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(1) or asyncio.sleep(0), 5)
+    nodes.consensus.stores.remove(nodes.stores[3])  # node 3 does not know yet
+    info = leader.info
+    assert nodes.commit(AssignPartition([Reassignment(leader.topic_id, 0, (1, 2), info.partition_epoch)])).ok
+    finished = FinishedAssignment(leader.topic_id, 0, leader.info.partition_epoch)
+    assert nodes.commit(FinishAssignment([finished])).ok
+    leader.append(writable(2), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
+    await settle(lambda: nodes.managers[3].get("events", 0) is not None, "the old replica is still there")
+    assert set(leader.isr) == {1, 2} and not has(nodes, 3, [1, 2])
