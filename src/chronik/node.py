@@ -228,7 +228,12 @@ class Node:
     def _is_online(self) -> bool:
         """Registered alone is not enough: the first thing people do is create a topic, which needs a broker online."""
         broker = self.registration.broker
-        return broker is not None and broker.status is BrokerStatus.ONLINE
+        if broker is None or broker.status is not BrokerStatus.ONLINE:
+            return False
+        if len(self.config.voters) > 1 or self.config.join is not None:
+            return True
+        # Alone, it is known that every partition gets its leader back in a moment.
+        return all(partition.leader != NO_LEADER for _, _, partition in self.store.image.each_partition())
 
     async def _say_ready(self) -> None:
         """One line for people and scripts, with what is true at this moment."""

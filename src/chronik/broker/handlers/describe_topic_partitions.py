@@ -3,7 +3,7 @@
 An empty list of topics means all of them. A page holds at most `response_partition_limit` partitions, and never more
 than `max.request.partition.size.limit`; `next_cursor` says where the next one begins.
 
-Deliberate gaps: there are no eligible leader replicas, both lists are null.
+Deliberate gaps: there are no eligible leader replicas; both lists are empty, since Java's client fails on null.
 """
 
 from __future__ import annotations
