@@ -68,7 +68,7 @@ class Leadership:
         self._dirty = True
         self.first_index = state.log.last_index + 1
         """The first index of this leader's own term, where it appends the entry that commits all before it."""
-        self.configuration_changed()
+        self._configuration_changed(state.log.last_index)
         self.append([(EntryKind.NOOP, b"")])
 
     # --- the log ----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Leadership:
         self.require_no_change_pending()
         index = self.append([(EntryKind.CONFIGURATION, encode_configuration(configuration))])
         self._state.membership.append(self._state.log.slice(index, index))
-        self.configuration_changed()
+        self._configuration_changed(index - 1)
         return index
 
     def require_no_change_pending(self) -> None:
@@ -131,19 +131,24 @@ class Leadership:
         if state.log.commit < state.membership.latest_index:
             raise ChangeRefused("the previous membership change is not committed yet: retry", retriable=True)
 
-    def configuration_changed(self) -> None:
-        """Begin to replicate to new members. Those who left are kept until the change is committed, to tell them."""
+    def _configuration_changed(self, assumed_index: int) -> None:
+        """Begin to replicate to new members, as if they had everything through `assumed_index`: they will object.
+
+        Those who left are kept until the change is committed, to tell them.
+        """
         state, configuration = self._state, self._state.configuration
         for node_id in (*configuration.voters, *configuration.observers):
             if node_id != state.node_id and node_id not in self.peers:
-                self.peers[node_id] = Progress(node_id, state.log.last_index, state.settings)
+                self.peers[node_id] = Progress(node_id, assumed_index, state.settings)
         self._recount()
 
     def _configuration_committed(self) -> None:
         configuration = self._state.configuration
         for node_id in [n for n in self.peers if n not in configuration.voters and n not in configuration.observers]:
-            self._replicate(self.peers[node_id])
-            del self.peers[node_id]
+            departed = self.peers.pop(node_id)
+            if departed.state is ProgressState.REPLICATE:
+                # The last it hears: that its removal is committed, and that it need not campaign.
+                self._send_append(departed)
         self._recount()
         if not self._counts_itself:
             self._hand_over_and_leave()
