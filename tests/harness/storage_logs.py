@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from chronik.protocol.records import Record, build_batch, parse_batches, read_records
-from chronik.storage import LogConfig, LogManager, PartitionLog
+from chronik.storage import LogConfig, LogManager, PartitionLog, RecoveryProgress
 from chronik.storage.housekeeping import HousekeepingConfig
 from chronik.storage.manager import Threads
 from harness.simulated_disk import InlineExecutor, SimulatedDisk, SteppedExecutor
@@ -78,6 +78,8 @@ async def simulated(
     clock: Callable[[], float] = lambda: BASE_TIME / 1000,
     close: bool = True,
     threads: Threads | None = None,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
+    on_failure: Callable[[PartitionLog], None] | None = None,
     **options: object,
 ) -> AsyncIterator[LogManager]:
     """A log manager on a simulated disk, its threads' work done at once. Without `close` it ends as in a crash."""
@@ -94,8 +96,9 @@ async def simulated(
         threads=threads or Threads(inline, inline, inline),
         **options,  # type: ignore[arg-type]
     )
+    manager.on_failure = on_failure
     try:
-        await manager.start()
+        await manager.start(on_progress)
         yield manager
         if close:
             await manager.close()

@@ -13,6 +13,7 @@ from fastcrc.crc32 import iscsi
 
 from chronik.protocol.errors import KafkaError
 from chronik.protocol.records import HEADER_SIZE, BatchInfo, parse_header
+from chronik.protocol.records.header import CURRENT_MAGIC
 from chronik.storage.epochs import NO_EPOCH, EpochCache
 from chronik.storage.files import Buffer, File
 
@@ -27,7 +28,7 @@ FRAME = struct.Struct(">qi11xi")
 
 LENGTH_OVERHEAD = 12
 
-_CHECKED_FRAME = struct.Struct(">qii7xi")
+_CHECKED_FRAME = struct.Struct(">qiib6xi")
 NO_LIMIT = (1 << 63) - 1
 SMALLEST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 
@@ -94,18 +95,22 @@ def _check_order(file: File, batch: BatchInfo, floor: int, end: int) -> None:
     """A batch that does not follow the one before it closely: a gap of compaction, or a damaged offset?"""
     if batch.base_offset < floor:
         raise DamagedBatch(batch.position, f"offset {batch.base_offset} comes after {floor - 1}")
-    position = batch.position + batch.size
-    following = header_at(file, position) if position < end else None
-    if following is None or position + following.size > end:
-        return
-    if not floor <= following.base_offset <= batch.last_offset:
-        return  # either in order, or the next one is the one that is wrong
-    header = file.read_at(position, HEADER_SIZE)
-    (stored,) = _CRC.unpack_from(header, _CRC_AT)
-    if batch_crc(file, position, following.size, header, 0) == stored:
+    following = batch_after(file, batch, end)
+    if following is not None and floor <= following.base_offset <= batch.last_offset:
         raise DamagedBatch(
             batch.position, f"offset {batch.last_offset} comes before {following.base_offset}: it was damaged"
         )
+
+
+def batch_after(file: File, batch: BatchInfo, end: int) -> BatchInfo | None:
+    """The header of the next batch, if a whole and valid one follows."""
+    position = batch.position + batch.size
+    following = header_at(file, position) if position < end else None
+    if following is None or position + following.size > end:
+        return None
+    header = file.read_at(position, HEADER_SIZE)
+    (stored,) = _CRC.unpack_from(header, _CRC_AT)
+    return following if batch_crc(file, position, following.size, header, 0) == stored else None
 
 
 def header_at(file: File, position: int) -> BatchInfo | None:
@@ -142,9 +147,9 @@ def valid_prefix(data: Buffer, size: int, offset: int, limit: int, epochs: Epoch
     position = 0
     next_offset = -1
     while size - position >= HEADER_SIZE:
-        base_offset, length, epoch, last_delta = _CHECKED_FRAME.unpack_from(view, position)
-        if length < SMALLEST_LENGTH:
-            return position, next_offset, f"a batch claims a length of {length}"
+        base_offset, length, epoch, magic, last_delta = _CHECKED_FRAME.unpack_from(view, position)
+        if length < SMALLEST_LENGTH or magic != CURRENT_MAGIC:
+            return position, next_offset, f"a batch claims a length of {length} and magic {magic}"
         following = position + LENGTH_OVERHEAD + length
         if following > size:
             break

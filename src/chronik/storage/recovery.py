@@ -19,9 +19,9 @@ from itertools import pairwise
 import structlog
 
 from chronik.protocol.records import BatchInfo
-from chronik.storage.batch_walk import DamagedBatch, find_next_batch, header_at, walk
+from chronik.storage.batch_walk import DamagedBatch, batch_after, find_next_batch, header_at, walk
 from chronik.storage.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
-from chronik.storage.epochs import EpochCache
+from chronik.storage.epochs import NO_EPOCH, EpochCache
 from chronik.storage.files import File, FileSystem, read_whole
 from chronik.storage.indexes import (
     OFFSET_ENTRY_BYTES,
@@ -204,25 +204,33 @@ class _Recovery:
         limit = None if last else segment.next_offset
         recovery_point = self._request.recovery_point
         log = self._fs.open(segment.log_slot.path)
-        position = self._believe_indexes(segment, log)
-        indexed = header_at(log, position) if position else None
-        segment.skip_to_indexed(position, indexed.base_offset if indexed is not None else segment.base_offset)
-        check_crc = False
+        self._begin_walk(segment, log, end)
+        checked = suspicious = False
         sound = True
         while sound and segment.size < end:
             try:
+                check_crc = checked or suspicious
                 for batch in walk(log, segment.size, end, check_crc=check_crc, floor=segment.next_offset):
-                    if not check_crc and batch.base_offset >= recovery_point:
-                        check_crc = True
+                    if not checked and batch.base_offset >= recovery_point:
+                        self._check_arrival(segment, batch, last)
+                        checked = True
                         segment.trusted_from = segment.size
                         break
                     if limit is not None and batch.base_offset >= limit:
                         self._cut_leftovers(segment, log, end, limit)
                         end = segment.size
                         break
-                    self._accept(segment, batch, limit, check_crc)
+                    if not check_crc and batch.next_offset > recovery_point:
+                        raise DamagedBatch(batch.position, "the batch reaches over the recovery point")
+                    self._check_epoch(log, batch, end, checked)
+                    self._accept(segment, batch, limit, checked)
             except DamagedBatch as damage:
-                sound = self._step_over(segment, log, end, limit, damage, check_crc)
+                if checked or suspicious:
+                    sound = self._step_over(segment, log, end, limit, damage, checked)
+                else:
+                    # Headers alone mislead: the wrong one may lie before the place where it was noticed.
+                    suspicious = True
+                    self._begin_walk(segment, log, end)
         if sound and limit is not None and segment.next_offset < limit and limit > recovery_point:
             # A segment ends where the next one begins, so its end is missing: unsynced bytes that never got here.
             logger.warning(
@@ -240,6 +248,17 @@ class _Recovery:
             self._to_sync.extend(segment.write_indexes(self._fs))
         self._load_first_time(segment, log)
         return sound
+
+    def _begin_walk(self, segment: Segment, log: File, end: int) -> None:
+        segment.size = end
+        position = self._believe_indexes(segment, log)
+        indexed = header_at(log, position) if position else None
+        segment.skip_to_indexed(position, indexed.base_offset if indexed is not None else segment.base_offset)
+
+    def _check_arrival(self, segment: Segment, batch: BatchInfo, last: bool) -> None:
+        """The recovery point was the end of the log once: in the last segment, a batch ends there."""
+        if last and segment.size and segment.next_offset < self._request.recovery_point:
+            raise DamagedBatch(batch.position, f"offset {segment.next_offset} should be here")
 
     def _believe_indexes(self, segment: Segment, log: File) -> int:
         """Keep the index entries that can be true; the position of the last one's batch, where the walk begins.
@@ -275,14 +294,24 @@ class _Recovery:
                 batch.position, f"offset {batch.last_offset} does not belong before {limit}, where the next one begins"
             )
         if checked:
-            if batch.leader_epoch < self._epoch:
-                raise DamagedBatch(batch.position, f"leader epoch {batch.leader_epoch} comes after epoch {self._epoch}")
             self._loaded.scanned_bytes += batch.size
             self._request.on_scanned(batch.size)
+        epochs = self._loaded.epochs
+        if checked or epochs.at(batch.base_offset) == NO_EPOCH:
+            epochs.assign(batch.leader_epoch, batch.base_offset)
         self._epoch = max(self._epoch, batch.leader_epoch)
-        self._loaded.epochs.assign(batch.leader_epoch, batch.base_offset)
         batch.position = 0
         segment.record_appended([batch], batch.size, self._request.index_interval_bytes)
+
+    def _check_epoch(self, log: File, batch: BatchInfo, end: int, checked: bool) -> None:
+        """Epochs do not go back. The checksum does not cover them: one that leaps ahead of its neighbours is damage."""
+        if not checked or batch.leader_epoch == self._epoch:
+            return
+        if batch.leader_epoch < self._epoch:
+            raise DamagedBatch(batch.position, f"leader epoch {batch.leader_epoch} comes after epoch {self._epoch}")
+        following = batch_after(log, batch, end)
+        if following is not None and self._epoch <= following.leader_epoch < batch.leader_epoch:
+            raise DamagedBatch(batch.position, f"leader epoch {batch.leader_epoch} comes before a lower one")
 
     def _step_over(
         self, segment: Segment, log: File, end: int, limit: int | None, damage: DamagedBatch, checked: bool
