@@ -54,7 +54,8 @@ class _Fields(NamedTuple):
     following: Ints
 
     def pick(self, index: npt.NDArray[Any] | slice) -> _Fields:
-        return _Fields(*(column[index] for column in self))
+        columns: Any = [column[index] for column in self]
+        return _Fields(*columns)
 
 
 class _Malformed(Exception):
@@ -221,7 +222,7 @@ def _locate_records(buffer: Bytes, sections: Ints, counts: Ints) -> tuple[Ints, 
         at[:width] = start + length
         following[rows[:width] + step] = at[:width]
         step += 1
-    plain = memoryview(buffer)
+    plain = buffer.data
     for place, index in enumerate(order.tolist()):
         position = int(at[place])
         for row in range(int(rows[place]) + step, int(rows[place] + left[place])):

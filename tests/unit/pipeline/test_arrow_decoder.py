@@ -6,7 +6,6 @@ import random
 
 import pyarrow as pa
 import pytest
-from harness.record_oracles import ALL_CODECS, headers, kafka_python_batch, payloads, read_with_kafka_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from chronik.pipeline.arrow_schema import TOPIC_COLUMNS
 from chronik.protocol.errors import KafkaError
 from chronik.protocol.records import Compression, Record, build_batch, parse_batches, read_records
 from chronik.protocol.records.control import build_end_transaction_marker
+from harness.record_oracles import ALL_CODECS, headers, kafka_python_batch, payloads, read_with_kafka_python
 
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 

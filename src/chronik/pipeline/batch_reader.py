@@ -1,0 +1,88 @@
+"""The batch side of `format("chronik")`: ranges fixed when the query is planned, read by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from chronik.client import EARLIEST, Cluster
+from chronik.client.offsets import list_offsets
+from chronik.pipeline.positions import check_not_lost, partitions_of, resolve
+from chronik.pipeline.pushdown import Bounds, bounds_of
+from chronik.pipeline.range_reader import consumer_settings, read_ranges
+from chronik.pipeline.ranges import OffsetRange, deal
+from chronik.pipeline.source_options import Position, ReadOptions
+
+
+@dataclass
+class RangesPartition(InputPartition):
+    """What one task reads."""
+
+    ranges: tuple[OffsetRange, ...]
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self.options = options
+        self.columns = list(columns)
+        self.bounds = Bounds()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.bounds = bounds_of(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self.options
+        with Cluster(options.bootstrap) as cluster:
+            places = partitions_of(cluster, options.subscription)
+            starts = resolve(cluster, places, options.starting or Position(offset=EARLIEST), options)
+            ends = resolve(cluster, places, options.ending, options)
+            ranges = [OffsetRange(*place, starts[place], max(ends[place], starts[place])) for place in places]
+            kept = check_not_lost(cluster, ranges, fail=options.fail_on_data_loss)
+            dealt = deal(self._bounded(cluster, kept), options.min_partitions)
+        return [RangesPartition(tuple(task)) for task in dealt] or [RangesPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangesPartition)
+        yield from read_task(self.options, self.columns, partition)
+
+    def _bounded(self, cluster: Cluster, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        bounds = self.bounds
+        admitted = [piece for piece in ranges if bounds.admits(piece.place)]
+        from_time: dict[object, int] = {}
+        if bounds.from_timestamp_ms is not None and admitted:
+            wanted = {piece.place: max(bounds.from_timestamp_ms, 0) for piece in admitted}
+            found = list_offsets(cluster, wanted)
+            from_time = {
+                piece.place: found[piece.place].offset if found[piece.place].offset >= 0 else piece.end
+                for piece in admitted
+            }
+        return [
+            OffsetRange(
+                piece.topic,
+                piece.partition,
+                max(piece.start, bounds.first_offset, from_time.get(piece.place, 0)),
+                piece.end if bounds.end_offset is None else min(piece.end, bounds.end_offset),
+            )
+            for piece in admitted
+        ]
+
+
+def read_task(options: ReadOptions, columns: Sequence[str], partition: RangesPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, over connections of its own."""
+    settings = consumer_settings(
+        options.isolation, max_bytes=options.max_fetch_bytes, partition_max_bytes=options.max_partition_fetch_bytes
+    )
+    with Cluster(options.bootstrap) as cluster:
+        for _, batch in read_ranges(
+            cluster,
+            partition.ranges,
+            settings,
+            columns=columns,
+            fail_on_data_loss=options.fail_on_data_loss,
+        ):
+            if batch.num_rows:
+                yield batch

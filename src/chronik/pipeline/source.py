@@ -1,0 +1,60 @@
+"""The data source `chronik` as Spark sees it. Spark finds it through the module `pyspark_chronik`."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from chronik.pipeline.arrow_schema import SPARK_TYPES, default_columns
+from chronik.pipeline.source_options import OptionError, read_options, write_options
+
+
+class ChronikDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "chronik"
+
+    def schema(self) -> str:
+        names = default_columns(headers=read_options(self.options).include_headers)
+        return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from chronik.pipeline.batch_reader import BatchReader
+
+        return BatchReader(read_options(self.options), columns_of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from chronik.pipeline.stream_reader import StreamReader
+
+        return StreamReader(read_options(self.options), columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from chronik.pipeline.writer import BatchWriter, RecordWriter
+
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten, records are only ever added; use mode('append')")
+        return BatchWriter(RecordWriter(write_options(self.options), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from chronik.pipeline.writer import RecordWriter, StreamWriter
+
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten, records are only ever added; use outputMode('append')")
+        return StreamWriter(RecordWriter(write_options(self.options), schema))
+
+
+def columns_of(schema: StructType) -> list[str]:
+    """The columns that a query asks for: all, or those of a schema that its author gave."""
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if field.name not in SPARK_TYPES:
+            raise OptionError(f"a topic has no column {field.name!r}; it has {', '.join(SPARK_TYPES)}")
+        if kind != SPARK_TYPES[field.name]:
+            raise OptionError(f"column {field.name} of a topic is {SPARK_TYPES[field.name]}, not {kind}")
+    return [field.name for field in schema.fields]

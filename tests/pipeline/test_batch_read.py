@@ -1,0 +1,154 @@
+"""`spark.read.format("chronik")`: what is read, by the options of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from chronik.client import Cluster, Producer, ProducerSettings, TopicPartition
+from chronik.client.admin.topics import delete_records
+from chronik.pipeline.arrow_schema import TOPIC_COLUMNS
+from chronik.protocol.records import Compression
+from harness.node_process import NodeProcess
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def read(spark: SparkSession, node: NodeProcess) -> Read:
+    def start(**options: Any) -> DataFrame:
+        reader = spark.read.format("chronik").option("kafka.bootstrap.servers", node.bootstrap)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        return reader.load()
+
+    return start
+
+
+def values(frame: DataFrame) -> list[str]:
+    return sorted(row.value.decode() for row in frame.select("value").collect())
+
+
+def test_the_columns_are_those_of_sparks_kafka_source(
+    spark: SparkSession, read: Read, topic: Callable[..., str], cluster: Cluster
+) -> None:
+    name = topic()
+    with Producer(cluster, ProducerSettings(compression=Compression.ZSTD)) as producer:
+        producer.send(name, b"v", key=b"k", headers=[("h", b"1"), ("n", None)], timestamp_ms=1_700_000_000_123)
+        producer.send(name, None)
+    frame = read(subscribe=name, includeHeaders="true")
+    assert to_arrow_schema(frame.schema, timezone="UTC") == TOPIC_COLUMNS
+    first, second = frame.orderBy("offset").collect()
+    assert (first.key, first.value, first.topic, first.partition, first.offset) == (b"k", b"v", name, 0, 0)
+    assert first.timestamp.timestamp() == pytest.approx(1_700_000_000.123)
+    assert [(h.key, h.value) for h in first.headers] == [("h", b"1"), ("n", None)]
+    assert second.key is None and second.value is None and second.headers == []
+    assert read(subscribe=name).columns == [c for c in TOPIC_COLUMNS.names if c != "headers"]
+
+
+def test_a_schema_that_names_fewer_columns_reads_only_those(
+    spark: SparkSession, node: NodeProcess, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    name = topic()
+    produce(name, [b"a", b"b"])
+    reader = spark.read.format("chronik").schema("offset bigint, value binary")
+    frame = reader.options(**{"kafka.bootstrap.servers": node.bootstrap, "subscribe": name}).load()
+    assert sorted((row.offset, row.value) for row in frame.collect()) == [(0, b"a"), (1, b"b")]
+
+
+def test_offsets_and_times_say_where_reading_starts_and_ends(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    name = topic(partitions=2)
+    for at in range(5):
+        produce(name, [f"a{at}".encode()], partition=0, timestamp_ms=1_000 + at)
+    produce(name, [b"b0", b"b1"], partition=1, timestamp_ms=5_000)
+
+    def offsets(zero: int, one: int) -> str:
+        return json.dumps({name: {"0": zero, "1": one}})
+
+    assert len(values(read(subscribe=name))) == 7
+    assert values(read(subscribe=name, startingOffsets=offsets(3, 1))) == ["a3", "a4", "b1"]
+    assert values(read(subscribe=name, startingOffsets=offsets(-2, 1), endingOffsets=offsets(2, -1))) == [
+        "a0",
+        "a1",
+        "b1",
+    ]
+    assert values(read(assign=json.dumps({name: [1]}))) == ["b0", "b1"]
+    assert values(read(subscribe=name, startingTimestamp="1003")) == ["a3", "a4", "b0", "b1"]
+    by_time = json.dumps({name: {"0": 1004, "1": 9000}})
+    late = read(subscribe=name, startingOffsetsByTimestamp=by_time, startingOffsetsByTimestampStrategy="latest")
+    assert values(late) == ["a4"]
+    assert values(read(subscribe=name, endingTimestamp="1002")) == ["a0", "a1"]
+
+
+def test_a_pattern_reads_every_topic_that_matches(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    one, two = topic(name="pattern-a-"), topic(name="pattern-b-")
+    produce(one, [b"1"])
+    produce(two, [b"2"])
+    assert values(read(subscribePattern="pattern-[ab]-.*")) == ["1", "2"]
+
+
+def test_small_partitions_share_a_task_and_large_ones_are_split_on_request(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    name = topic(partitions=6)
+    for partition in range(6):
+        produce(name, [b"x"] * 50, partition=partition)
+    assert read(subscribe=name).rdd.getNumPartitions() == 1
+    split = read(subscribe=name, minPartitions="12")
+    assert split.rdd.getNumPartitions() >= 12
+    assert split.count() == 300
+
+
+def test_filters_narrow_what_is_read_and_never_change_the_answer(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    name = topic(partitions=2)
+    for partition in range(2):
+        for at in range(10):
+            produce(name, [f"{partition}-{at}".encode()], partition=partition, timestamp_ms=1_000 * (at + 1))
+    frame = read(subscribe=name)
+    assert values(frame.where("partition = 1 AND offset >= 7 AND offset < 9")) == ["1-7", "1-8"]
+    assert values(frame.where("offset IN (2, 4)")) == ["0-2", "0-4", "1-2", "1-4"]
+    assert values(frame.where("timestamp > TIMESTAMP '1970-01-01 00:00:08.5'")) == ["0-8", "0-9", "1-8", "1-9"]
+    assert frame.where("timestamp < TIMESTAMP '1970-01-01 00:00:02'").count() == 2
+    assert frame.where("topic = 'another'").count() == 0
+
+
+def test_lost_offsets_are_an_error_with_their_range_or_a_gap(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None], cluster: Cluster
+) -> None:
+    name = topic()
+    produce(name, [b"0", b"1", b"2", b"3"])
+    delete_records(cluster, {TopicPartition(name, 0): 3})
+    start = json.dumps({name: {"0": 1}})
+    with pytest.raises(PySparkException, match=f"offsets 1 to 2 of {name}-0"):
+        read(subscribe=name, startingOffsets=start).collect()
+    assert values(read(subscribe=name, startingOffsets=start, failOnDataLoss="false")) == ["3"]
+    assert values(read(subscribe=name)) == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "a", "frobnicate": "1"}, "option frobnicate is not known"),
+        ({}, "exactly one of subscribe"),
+        ({"subscribe": "a", "assign": "{}"}, "exactly one of subscribe"),
+        ({"subscribe": "a", "startingOffsets": "soon"}, "option startingOffsets must be earliest, latest or JSON"),
+        ({"subscribe": "a", "endingOffsets": "earliest"}, "would read nothing"),
+        ({"subscribe": "a", "kafka.ssl.keystore.location": "x"}, "without TLS"),
+        ({"subscribe": "no-such-topic"}, "no-such-topic"),
+    ],
+)
+def test_options_that_cannot_be_used_are_named(read: Read, options: dict[str, str], said: str) -> None:
+    with pytest.raises(PySparkException, match=said):
+        read(**options).collect()
