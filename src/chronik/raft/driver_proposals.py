@@ -40,23 +40,25 @@ class _NotTaken(ProposeError):
     """The leader certainly did not take it: try again."""
 
 
-class _Forward:
-    __slots__ = ("data", "deadline", "result", "sent")
+class _Proposal:
+    __slots__ = ("data", "deadline", "index", "result", "sent")
 
     def __init__(self, data: bytes, deadline: float, result: asyncio.Future[object]) -> None:
         self.data = data
         self.deadline = deadline
         self.result = result
         self.sent = False
+        """Whether it may be in somebody's log."""
+        self.index = 0
 
 
 class Proposals:
-    """The proposals of this node."""
+    """The proposals of this node. All of one turn of the loop are taken, or forwarded, together."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._loop = group.loop
-        self._queue: deque[_Forward] = deque()
+        self._queue: deque[_Proposal] = deque()
         self._flush_scheduled = False
         self._in_flight: dict[asyncio.Task[None], int] = {}
         group.transport.serve(PROPOSE, self._take)
@@ -76,30 +78,92 @@ class Proposals:
                 raise QueueFull(f"{settings.proposals_waiting_max} proposals wait already: try again")
             if self._loop.time() >= deadline:
                 raise problem or NoLeader(f"nothing was proposed: {group.explain()}")
+            if not group.core.leader_id:
+                problem = None
+                await group.change(deadline)
+                continue
             try:
-                if group.leads:
-                    return await self._propose_here(data, deadline)
-                if group.core.leader_id:
-                    return await self._forward(data, deadline)
+                return await self._submit(data, deadline)
             except _NotTaken as error:
                 problem = LeaderUnreachable(f"nothing was proposed: {error}; {group.explain()}")
                 await group.change(min(deadline, self._loop.time() + RETRY_PAUSE_S))
-            else:
-                problem = None
-                await group.change(deadline)
 
-    # --- on the leader -------------------------------------------------------------------------------------------
-
-    async def _propose_here(self, data: bytes, deadline: float) -> object:
-        term, index = self._append([data])
+    async def _submit(self, data: bytes, deadline: float) -> object:
         result: asyncio.Future[object] = self._loop.create_future()
-        self._group.waiting.proposal(index, term, result)
-        timer = self._loop.call_at(deadline, self._expire, result, True)
+        proposal = _Proposal(data, deadline, result)
+        self._queue.append(proposal)
+        self._schedule_flush()
+        timer = self._loop.call_at(deadline, self._expire, proposal)
         try:
             return await result
         finally:
             timer.cancel()
-            self._group.waiting.forget(index, result)
+            self._group.waiting.forget(proposal.index, result)
+
+    def _expire(self, proposal: _Proposal) -> None:
+        if proposal.result.done():
+            return
+        if proposal.sent:
+            proposal.result.set_exception(
+                ProposeTimeout(f"not applied here in time, it may still be: {self._group.explain()}: try again")
+            )
+        else:
+            cause = f"the leader was not reached in time: {self._group.explain()}"
+            proposal.result.set_exception(LeaderUnreachable(cause))
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled and self._queue:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        group, settings = self._group, self._group.settings
+        while self._queue and len(self._in_flight) < settings.forwards_in_flight_max:
+            batch: list[_Proposal] = []
+            size = 0
+            while self._queue and len(batch) < settings.batch_max and size < settings.batch_bytes_max:
+                proposal = self._queue.popleft()
+                if not proposal.result.done():
+                    batch.append(proposal)
+                    size += len(proposal.data)
+            if not batch:
+                return
+            if group.leads:
+                self._append_own(batch)
+            else:
+                leader = group.core.leader_id
+                task = self._loop.create_task(self._forward(batch, leader))
+                self._in_flight[task] = leader
+                task.add_done_callback(self._forwarded)
+
+    def _placed(self, batch: list[_Proposal], term: int, first: int) -> None:
+        for index, proposal in enumerate(batch, first):
+            if not proposal.result.done():
+                proposal.index = index
+                proposal.sent = True
+                self._group.waiting.proposal(index, term, proposal.result)
+
+    def _fail(self, batch: list[_Proposal], error: ProposeError) -> None:
+        for proposal in batch:
+            proposal.sent = error.ambiguous
+            if not proposal.result.done():
+                proposal.result.set_exception(error)
+
+    # --- on the leader -------------------------------------------------------------------------------------------
+
+    def _append_own(self, batch: list[_Proposal]) -> None:
+        try:
+            self._placed(batch, *self._append([proposal.data for proposal in batch]))
+        except QueueFull as error:
+            if len(batch) == 1:
+                self._fail(batch, error)
+                return
+            # All or nothing: perhaps some of them fit.
+            for proposal in batch:
+                self._append_own([proposal])
+        except ProposeError as error:
+            self._fail(batch, error)
 
     def _append(self, datas: list[bytes]) -> tuple[int, int]:
         core = self._group.core
@@ -114,16 +178,6 @@ class Proposals:
         self._group.touch()
         return place
 
-    def _expire(self, result: asyncio.Future[object], sent: bool) -> None:
-        if result.done():
-            return
-        if sent:
-            result.set_exception(
-                ProposeTimeout(f"not applied here in time, it may still be: {self._group.explain()}: try again")
-            )
-        else:
-            result.set_exception(LeaderUnreachable(f"the leader was not reached in time: {self._group.explain()}"))
-
     def _take(self, peer: int, payload: bytes) -> bytes:
         """Proposals that another node forwards."""
         datas = _decode_proposals(payload)
@@ -137,67 +191,20 @@ class Proposals:
 
     # --- on everybody else ---------------------------------------------------------------------------------------
 
-    async def _forward(self, data: bytes, deadline: float) -> object:
-        result: asyncio.Future[object] = self._loop.create_future()
-        forward = _Forward(data, deadline, result)
-        self._queue.append(forward)
-        self._schedule_flush()
-        timer = self._loop.call_at(deadline, lambda: self._expire(result, forward.sent))
-        try:
-            return await result
-        finally:
-            timer.cancel()
-
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled and self._queue:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        settings = self._group.settings
-        while self._queue and len(self._in_flight) < settings.forwards_in_flight_max:
-            batch: list[_Forward] = []
-            size = 0
-            while self._queue and len(batch) < settings.forward_batch_max and size < settings.forward_batch_bytes_max:
-                forward = self._queue.popleft()
-                if not forward.result.done():
-                    batch.append(forward)
-                    size += len(forward.data)
-            if batch:
-                leader = self._group.core.leader_id
-                task = self._loop.create_task(self._send(batch, leader))
-                self._in_flight[task] = leader
-                task.add_done_callback(self._sent)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.pop(task, None)
-        self._schedule_flush()
-
-    def _leader_changed(self) -> None:
-        """An old leader that was stopped would keep its forwards waiting; soon they are given up as unknown."""
-        leader = self._group.core.leader_id
-        for task, target in self._in_flight.items():
-            if leader and target != leader:
-                self._loop.call_later(OLD_LEADER_GRACE_S, task.cancel)
-
-    async def _send(self, batch: list[_Forward], leader: int) -> None:
+    async def _forward(self, batch: list[_Proposal], leader: int) -> None:
         group = self._group
-        if not leader or leader == group.core.node_id:
+        if not leader:
             self._fail(batch, _NotTaken("the leader changed"))
             return
-        deadline = max(forward.deadline for forward in batch)
-        for forward in batch:
-            forward.sent = True
+        deadline = max(proposal.deadline for proposal in batch)
+        for proposal in batch:
+            proposal.sent = True
         group.waiting.keep_results()
         try:
-            payload = _encode([forward.data for forward in batch])
+            payload = _encode([proposal.data for proposal in batch])
             timeout_s = max(0.0, deadline - self._loop.time())
             answer = await group.transport.request(leader, PROPOSE, payload, timeout_s=timeout_s, connect_s=CONNECT_S)
-            term, first = _decode_place(answer)
-            for index, forward in enumerate(batch, first):
-                if not forward.result.done():
-                    group.waiting.proposal(index, term, forward.result)
+            self._placed(batch, *_decode_place(answer))
         except RemoteError as error:
             full = error.code == "queue_full"
             self._fail(batch, QueueFull(error.message) if full else _NotTaken(error.message))
@@ -212,18 +219,21 @@ class Proposals:
         finally:
             group.waiting.release_results()
 
-    def _fail(self, batch: list[_Forward], error: ProposeError) -> None:
-        for forward in batch:
-            forward.sent = not isinstance(error, _NotTaken)
-            if not forward.result.done():
-                forward.result.set_exception(error)
+    def _forwarded(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.pop(task, None)
+        self._schedule_flush()
+
+    def _leader_changed(self) -> None:
+        """An old leader that was stopped would keep its forwards waiting; soon they are given up as unknown."""
+        leader = self._group.core.leader_id
+        for task, target in self._in_flight.items():
+            if leader and target != leader:
+                self._loop.call_later(OLD_LEADER_GRACE_S, task.cancel)
 
     def stop(self) -> None:
         """Nothing is forwarded any more; what waits is told by the group."""
         for task in list(self._in_flight):
             task.cancel()
         if self._group.out is not None:
-            for forward in self._queue:
-                if not forward.result.done():
-                    forward.result.set_exception(self._group.out)
+            self._fail(list(self._queue), self._group.out)
         self._queue.clear()

@@ -25,9 +25,9 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     proposals_waiting_max: int = 20_000
     proposal_bytes_max: int = 4 * 1024 * 1024
-    forward_batch_max: int = 1024
-    forward_batch_bytes_max: int = 1024 * 1024
-    """Proposals that a follower sends to the leader in one request."""
+    batch_max: int = 1024
+    batch_bytes_max: int = 1024 * 1024
+    """Proposals that are appended, or forwarded to the leader, together; one larger proposal goes alone."""
     forwards_in_flight_max: int = 64
     results_kept_max: int = 20_000
     """Results kept for forwarded proposals whose place in the log is not known yet."""
