@@ -128,7 +128,7 @@ class Node:
         self.store = MetadataStore()
         self.view = ConfigView(self.store.image, node_id, {**config.broker, **_identity(config)})
         self.timings = timings_from(self.view)
-        self.lease = Lease()
+        self.lease = Lease(alone=lambda: self.raft.leads_alone)
         self.transport = PeerTransport(
             node_id,
             config.peer.host,

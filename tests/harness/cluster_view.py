@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from harness.node_process import NodeProcess
 from harness.waiting import eventually
 
-ASK_DEADLINE_S = 10.0
+ASK_DEADLINE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,14 @@ class ClusterView:
 
 
 def ask(node: NodeProcess) -> ClusterView:
-    """The answer of this node alone: the client knows no other address when it asks."""
+    """The answer of this node alone: the client knows no other address when it asks. OSError when it has none."""
+    try:
+        return _ask(node)
+    except KafkaException as error:
+        raise OSError(f"node {node.node_id}: {error}") from error
+
+
+def _ask(node: NodeProcess) -> ClusterView:
     admin = AdminClient(
         {"bootstrap.servers": node.bootstrap, "socket.timeout.ms": int(ASK_DEADLINE_S * 1000), "log_level": 0}
     )

@@ -291,6 +291,11 @@ class RaftDriver:
         return self._started and self._observer.leads
 
     @property
+    def leads_alone(self) -> bool:
+        """Whether this node leads a group of which it is the only voter: nobody can take its place unnoticed."""
+        return self.is_leader and len(self._core.configuration.voters) == 1
+
+    @property
     def term(self) -> int:
         return self._core.term if self._started else 0
 
