@@ -258,7 +258,7 @@ class Node:
             self._http_socket(self.config.http),
             health=lambda: status.health(self),
             exposition=exposition,
-            status=lambda: status.cluster(self),
+            status=lambda: {**self.administration.view(), "health": status.health(self)},
         )
         server.start()
         return server

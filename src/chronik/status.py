@@ -1,9 +1,9 @@
-"""What a node says of itself: health with reasons, the cluster as it sees it, metrics. Nothing it has not seen."""
+"""What a node says of itself: its health with reasons, and its metrics. Nothing it has not seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chronik.health import Health, Reading
 
@@ -28,39 +28,6 @@ def health(node: Node) -> Health:
     if failed:
         reasons.append(f"{len(failed)} log(s) stopped because their disk failed, the first is {failed[0]}")
     return Health(not reasons, reasons)
-
-
-def cluster(node: Node) -> dict[str, Any]:
-    """The cluster as this node knows it, for `chronik cluster status` and whoever asks over HTTP."""
-    image, raft = node.store.image, node.raft.status()
-    return {
-        "cluster_id": image.cluster_id,
-        "node_id": node.config.node_id,
-        "controller": raft.leader_id or None,
-        "raft": {
-            "role": str(raft.role),
-            "term": raft.term,
-            "commit": raft.commit,
-            "applied": raft.applied,
-            "last_index": raft.last_index,
-            "voters": sorted(raft.configuration.voters),
-            "observers": sorted(raft.configuration.observers),
-            "voters_reachable": raft.voters_reachable,
-        },
-        "brokers": [
-            {
-                "node_id": broker.node_id,
-                "address": f"{broker.host}:{broker.port}",
-                "status": str(broker.status),
-                "rack": broker.rack,
-                "incarnation": broker.incarnation.hex(),
-                "http": broker.http,
-            }
-            for _, broker in sorted(image.brokers.items())
-        ],
-        "topics": len(image.topics),
-        "health": health(node),
-    }
 
 
 def readings(node: Node) -> Iterator[Reading]:

@@ -57,6 +57,10 @@ class Administration:
 
     async def status(self, arguments: Arguments, timeout_s: float) -> Any:
         """This node's own view; the command line asks every node and compares."""
+        return self.view()
+
+    def view(self) -> dict[str, Any]:
+        """The cluster as this node knows it."""
         image, raft = self.store.image, self.raft.status()
         under_replicated = leaderless = partitions = 0
         for _, _, partition in image.each_partition():
