@@ -109,9 +109,12 @@ async def simulated(
 async def abandon(manager: LogManager) -> None:
     """What a crash does to a process: nothing is closed."""
     housekeeping = getattr(manager, "_housekeeping", None)
-    for task in housekeeping._tasks if housekeeping is not None else ():
+    if housekeeping is None:
+        return
+    housekeeping._stopping = True  # a cancellation alone can get lost in a wait that ends at the same moment
+    for task in housekeeping._tasks:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    await asyncio.gather(*housekeeping._tasks, return_exceptions=True)
 
 
 async def until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:

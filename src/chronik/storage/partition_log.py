@@ -15,6 +15,7 @@ from typing import NamedTuple
 from chronik.storage.log_config import LogConfig
 from chronik.storage.log_cuts import LogCuts
 from chronik.storage.log_reads import LogReads
+from chronik.storage.producers import ProducerEntry
 
 
 class ProducerInfo(NamedTuple):
@@ -68,17 +69,7 @@ class PartitionLog(LogCuts, LogReads):
     def producers(self) -> list[ProducerInfo]:
         """The producers this log remembers."""
         entries = self.producer_states.entries.values() if self.producer_states is not None else ()
-        return [
-            ProducerInfo(
-                entry.producer_id,
-                entry.epoch,
-                entry.last_sequence,
-                entry.timestamp,
-                entry.coordinator_epoch,
-                entry.transaction_start,
-            )
-            for entry in entries
-        ]
+        return [_info(entry) for entry in entries]
 
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions that hold up the last stable offset, oldest first."""
@@ -90,6 +81,11 @@ class PartitionLog(LogCuts, LogReads):
             for first, producer_id in self.producer_states.open.items()
         ]
 
+    def producer(self, producer_id: int) -> ProducerInfo | None:
+        """What this log remembers of a producer."""
+        entry = self.producer_states.entries.get(producer_id) if self.producer_states is not None else None
+        return _info(entry) if entry is not None else None
+
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         entry = self.producer_states.entries.get(producer_id) if self.producer_states is not None else None
         return entry is not None and entry.transaction_start >= 0 and entry.epoch == producer_epoch
@@ -97,3 +93,18 @@ class PartitionLog(LogCuts, LogReads):
     def begin_verification(self, producer_id: int, producer_epoch: int) -> int | None:
         """A token to hand to `append` once the coordinator has confirmed the transaction; None when one is open."""
         return self._producers_here().begin_verification(producer_id, producer_epoch)
+
+    def check_verification(self, producer_id: int, token: int) -> None:
+        """Raises KafkaError when a marker came after the token was given; `append` checks the same for clients."""
+        self._producers_here().check_verification(producer_id, token)
+
+
+def _info(entry: ProducerEntry) -> ProducerInfo:
+    return ProducerInfo(
+        entry.producer_id,
+        entry.epoch,
+        entry.last_sequence,
+        entry.timestamp,
+        entry.coordinator_epoch,
+        entry.transaction_start,
+    )

@@ -29,6 +29,9 @@ PRODUCERS_MAX = 20_000
 
 EVICTED_AT_ONCE = PRODUCERS_MAX // 20
 
+VERIFICATIONS_MAX = 10_000
+"""Per partition: producers whose transaction is being verified. Beyond that, the oldest have to ask again."""
+
 NO_OFFSET = -1
 NO_SEQUENCE = -1
 LAST_SEQUENCE = 0x7FFFFFFF
@@ -277,6 +280,8 @@ class ProducerStates:
             return None
         token = self._guards.get(producer_id)
         if token is None:
+            if len(self._guards) >= VERIFICATIONS_MAX:
+                del self._guards[next(iter(self._guards))]
             self._next_guard += 1
             token = self._guards[producer_id] = self._next_guard
         return token

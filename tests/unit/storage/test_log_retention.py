@@ -1,0 +1,192 @@
+"""Deleting what need not be kept: by age, by size, by request, with whole topics; never beyond the high watermark."""
+
+from __future__ import annotations
+
+import pytest
+
+from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.storage import LogConfig, LogManager, PartitionLog
+from harness.simulated_disk import SimulatedDisk
+from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced
+
+HOUR = 3_600_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = BASE_TIME
+
+    def __call__(self) -> float:
+        return self.ms / 1000
+
+
+def config(**changes: object) -> LogConfig:
+    fields = {"retention_ms": -1, "segment_bytes": 300, "index_interval_bytes": 50, "file_delete_delay_ms": 1000}
+    return LogConfig(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+async def filled(logs: LogManager, settings: LogConfig, count: int = 12) -> PartitionLog:
+    """A log with two records of about 100 bytes in each segment, an hour apart."""
+    log = logs.create("t", 0, TOPIC_ID, settings)
+    for number in range(count):
+        append(log, b"%d" % number + b"." * 40, timestamp=BASE_TIME + number * HOUR)
+    await synced(log)
+    log.set_high_watermark(log.end_offset)
+    return log
+
+
+async def test_segments_older_than_the_retention_time_go() -> None:
+    clock = Clock()
+    async with simulated(SimulatedDisk(), clock=clock) as logs:
+        log = await filled(logs, config(retention_ms=3 * HOUR))
+        clock.ms = BASE_TIME + 8 * HOUR
+        await logs._housekeeping.apply_retention()
+        assert 0 < log.log_start_offset <= 5
+        assert log.log_start_offset == log.bases[0]
+        assert [offset for offset, _ in await read_all(log)] == list(range(log.log_start_offset, 12))
+        with pytest.raises(KafkaError):
+            log.read_nowait(0, 100)
+
+
+async def test_when_everything_is_too_old_the_log_is_empty_but_goes_on_at_its_end() -> None:
+    clock, disk = Clock(), SimulatedDisk()
+    async with simulated(disk, clock=clock) as logs:
+        log = await filled(logs, config(retention_ms=3 * HOUR))
+        clock.ms = BASE_TIME + 100 * HOUR
+        await logs._housekeeping.apply_retention()
+        assert (log.log_start_offset, log.end_offset, log.size_bytes) == (12, 12, 0)
+        assert append(log, b"next", timestamp=clock.ms) == 12
+    async with simulated(disk, clock=clock) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        assert (log.log_start_offset, log.end_offset) == (12, 13)
+
+
+async def test_nothing_beyond_the_high_watermark_goes() -> None:
+    clock = Clock()
+    async with simulated(SimulatedDisk(), clock=clock) as logs:
+        log = logs.create("t", 0, TOPIC_ID, config(retention_ms=1, retention_bytes=1))
+        for number in range(12):
+            append(log, b"%d" % number + b"." * 40)
+        clock.ms += 1000 * HOUR
+        await logs._housekeeping.apply_retention()
+        assert log.log_start_offset == 0
+        log.set_high_watermark(5)
+        await logs._housekeeping.apply_retention()
+        assert 0 < log.log_start_offset <= 5
+
+
+async def test_segments_beyond_the_retention_size_go_and_the_last_stays() -> None:
+    async with simulated(SimulatedDisk()) as logs:
+        log = await filled(logs, config(retention_bytes=500))
+        before = log.size_bytes
+        await logs._housekeeping.apply_retention()
+        assert 500 <= log.size_bytes < min(before, 800)
+        log.config = config(retention_bytes=0)
+        await logs._housekeeping.apply_retention()
+        assert len(log.segments) == 1 and log.end_offset == 12
+
+
+async def test_a_compacted_topic_is_not_deleted_by_age() -> None:
+    clock = Clock()
+    async with simulated(SimulatedDisk(), clock=clock) as logs:
+        log = await filled(logs, config(retention_ms=1, delete=False, compact=True))
+        clock.ms += 1000 * HOUR
+        await logs._housekeeping.apply_retention()
+        assert log.log_start_offset == 0
+
+
+async def test_delete_records_moves_the_start_and_frees_whole_segments() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk) as logs:
+        log = await filled(logs, config())
+        assert log.delete_records_to(7) == 7
+        assert [offset for offset, _ in await read_all(log)] == [7, 8, 9, 10, 11]
+        with pytest.raises(KafkaError) as refused:
+            log.read_nowait(6, 100)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert log.delete_records_to(3) == 7, "the start never goes back"
+        with pytest.raises(KafkaError):
+            log.delete_records_to(13)
+        before = log.size_bytes
+        await logs._housekeeping.apply_retention()
+        assert log.size_bytes < before and log.log_start_offset == 7
+    async with simulated(disk) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        assert log.log_start_offset == 7
+
+
+async def test_files_stay_for_readers_until_their_delay_is_over() -> None:
+    clock, disk = Clock(), SimulatedDisk()
+    async with simulated(disk, clock=clock) as logs:
+        log = await filled(logs, config(retention_bytes=0))
+        await logs._housekeeping.apply_retention()
+        deleted = [name for name in disk.names("/data/t-0") if name.endswith(".deleted")]
+        assert any(name.endswith(".log.deleted") for name in deleted)
+        await logs._trash.run()
+        assert set(deleted) <= set(disk.names("/data/t-0"))
+        clock.ms += 1001
+        await logs._trash.run()
+        assert not [name for name in disk.names("/data/t-0") if name.endswith(".deleted")]
+        assert await read_all(log)
+
+
+async def test_deleting_a_topic_frees_its_disk_and_the_name() -> None:
+    clock, disk = Clock(), SimulatedDisk()
+    async with simulated(disk, clock=clock) as logs:
+        log = await filled(logs, config())
+        used = disk.used()
+        logs.delete("t", 0)
+        assert logs.get("t", 0) is None
+        with pytest.raises(KafkaError) as refused:
+            append(log, b"late")
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        new = logs.create("t", 0, bytes(16), config())
+        assert append(new, b"other topic") == 0
+        clock.ms += 1001
+        await logs._trash.run()
+        assert disk.used() < used / 4
+        assert not [name for name in disk.names("/data") if name.endswith("-delete")]
+        assert await read_all(new) == [(0, b"other topic")]
+
+
+async def test_a_deletion_that_a_crash_interrupts_is_finished_at_the_next_start() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk, close=False) as logs:
+        await filled(logs, config())
+        logs.delete("t", 0)
+        disk.sync_everything()
+    async with simulated(disk) as logs:
+        assert len(logs) == 0
+        await logs._trash.run()
+        assert not [name for name in disk.names("/data") if name.endswith("-delete")]
+
+
+async def test_deleting_a_partition_without_data_touches_no_disk() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk) as logs:
+        logs.create("t", 0, TOPIC_ID)
+        operations = disk.operations
+        logs.delete("t", 0)
+        logs.delete("never", 0)
+        assert disk.operations == operations
+
+
+async def test_data_that_is_set_aside_is_kept_and_not_opened_again() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk) as logs:
+        await filled(logs, config())
+        used = disk.used()
+        path = logs.set_aside("t", 0)
+        assert path is not None and path.endswith("-stray") and disk.used() == used
+        assert logs.get("t", 0) is None
+    async with simulated(disk) as logs:
+        assert len(logs) == 0 and disk.is_directory(path)
+
+
+async def test_the_longest_topic_name_can_be_deleted() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk) as logs:
+        append(logs.create("n" * 249, 12345, TOPIC_ID), b"a")
+        logs.delete("n" * 249, 12345)
+        (name,) = [name for name in disk.names("/data") if name.endswith("-delete")]
+        assert len(name) <= 255
