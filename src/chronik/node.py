@@ -48,6 +48,7 @@ from chronik.raft.transport import PeerTransport
 from chronik.replication.lease import Lease
 from chronik.replication.manager import ReplicaManager
 from chronik.storage.manager import LogManager
+from chronik.transactions.coordinator import TransactionCoordinator
 from chronik.watchdog import LoopWatchdog
 
 if TYPE_CHECKING:
@@ -179,6 +180,16 @@ class Node:
         )
         self.groups = GroupCoordinator(self.store, self.replicas, self.view, transport=self.transport)
         self.services.coordinators["groups"] = self.groups
+        self.transactions = TransactionCoordinator(
+            node_id,
+            self.store,
+            self.replicas,
+            self.view,
+            self.transport,
+            new_producer_id=self.services.producer_ids.take,
+            offsets_marker=self.groups.complete_transaction,
+        )
+        self.services.coordinators["transactions"] = self.transactions
         self.administration = Administration(node_id, self.store, self.raft)
         self.services.coordinators["administration"] = self.administration
         self.listener = Listener(Router(self.services), limits=_limits(self.view), metrics=self.services.metrics)
@@ -208,6 +219,7 @@ class Node:
         await self._bind("peer", self.config.peer, self.raft.start())
         await self.logs.start()
         self.groups.start()
+        self.transactions.start()
         self.replicas.start()
         self.registration.start()
         await self._say_ready()
@@ -284,6 +296,7 @@ class Node:
             await self.http.stop()
         if len(self.store.image.brokers) > 1:
             await self.registration.leave(LEAVE_TIMEOUT_S)
+        self.transactions.stop()
         self.groups.stop()
         await self.listener.close(CLIENT_GRACE_S)
         await self.registration.stop()

@@ -9,6 +9,9 @@ acks: 0 gets no response at all, and an error closes the connection; 1 is answer
 in-sync replicas have it, or with REQUEST_TIMED_OUT. The append itself happens before this handler returns, so a
 producer's pipelined requests are in the log in order while their answers wait.
 
+The first batch of a transaction in a partition is appended only when the transaction's coordinator has confirmed it;
+from version 12 on (KIP-890) that also makes the partition join.
+
 Deliberate gaps: `record_errors` stays empty, the error message says which record it was; nothing is throttled.
 """
 
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from chronik.broker.context import PendingResponse, RequestContext
+from chronik.broker.handlers import transaction_verification as verification
 from chronik.broker.handlers.leader_hints import current_leader, is_about_leadership
 from chronik.broker.handlers.record_preparation import Prepared, convert, prepare
 from chronik.metadata.model import INTERNAL_TOPICS
@@ -35,6 +39,7 @@ from chronik.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from chronik.protocol.records.header import TRANSACTIONAL_FLAG, BatchInfo
 
 if TYPE_CHECKING:
     from chronik.metadata.model import TopicInfo
@@ -60,7 +65,7 @@ def produce(request: ProduceRequest, ctx: RequestContext) -> Answer:
         run.append_all()
         return run.answer()
     run.keep_records()
-    return run.convert_and_answer()
+    return run.finish_slowly()
 
 
 def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None:
@@ -87,7 +92,7 @@ def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceRespons
 class _Item:
     """One partition of the request that has passed its checks."""
 
-    __slots__ = ("answer", "partition", "prepared", "settings")
+    __slots__ = ("answer", "partition", "prepared", "settings", "verification")
 
     def __init__(
         self, answer: PartitionProduceResponse, partition: Partition, prepared: Prepared, settings: TopicSettings
@@ -96,6 +101,7 @@ class _Item:
         self.partition = partition
         self.prepared = prepared
         self.settings = settings
+        self.verification: int | None = None  # the log's token while the coordinator is asked
 
 
 class _ProduceRun:
@@ -143,9 +149,10 @@ class _ProduceRun:
                 except KafkaError as error:
                     self._refuse(answer, error, name)
                     continue
-                if prepared.conversion:
+                item = _Item(answer, partition, prepared, settings)
+                if prepared.batches is None or self._must_ask(item, prepared.batches[0]):
                     inline = False
-                self._items.append(_Item(answer, partition, prepared, settings))
+                self._items.append(item)
         return inline
 
     def _find_topic(self, data: TopicProduceData) -> TopicInfo | KafkaError:
@@ -169,8 +176,41 @@ class _ProduceRun:
         for item in self._items:
             item.prepared.data = memoryview(bytearray(item.prepared.data))
 
-    async def convert_and_answer(self) -> ProduceResponse | None:
-        """The slow way: convert on a thread what needs it, then append and answer as usual."""
+    def _must_ask(self, item: _Item, batch: BatchInfo) -> bool:
+        """Whether the coordinator has to be asked: the first batch of a transaction in this partition joins it, or for
+        older clients must have joined before."""
+        if not batch.attributes & TRANSACTIONAL_FLAG or not item.partition.is_leader:
+            return False
+        if not verification.is_needed(self._ctx):
+            return False
+        item.verification = item.partition.log.begin_verification(batch.producer_id, batch.producer_epoch)
+        return item.verification is not None
+
+    async def finish_slowly(self) -> ProduceResponse | None:
+        """The slow way: convert on a thread what needs it, ask the coordinator, then append and answer as usual."""
+        await self._convert_all()
+        await self._ask_coordinator([item for item in self._items if item.verification is not None])
+        self.append_all()
+        answer = self.answer()
+        if not isinstance(answer, PendingResponse):
+            return answer
+        finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.attach(finished.set_result)
+        response: ProduceResponse | None = await finished
+        return response
+
+    async def _ask_coordinator(self, asked: list[_Item]) -> None:
+        if not asked:
+            return
+        refused = await verification.confirm(
+            self._ctx, self._request.transactional_id, [(item.partition, item.prepared.batches or []) for item in asked]
+        )
+        for item, refusal in zip(asked, refused, strict=True):
+            if refusal is not None:
+                self._refuse(item.answer, refusal, item.partition.topic)
+                self._items.remove(item)
+
+    async def _convert_all(self) -> None:
         loop = asyncio.get_running_loop()
         version = self._ctx.api_version
         ready: list[_Item] = []
@@ -185,16 +225,10 @@ class _ProduceRun:
                 except KafkaError as error:
                     self._refuse(item.answer, error, item.partition.topic)
                     continue
+                if prepared.batches:
+                    self._must_ask(item, prepared.batches[0])
             ready.append(item)
         self._items = ready
-        self.append_all()
-        answer = self.answer()
-        if not isinstance(answer, PendingResponse):
-            return answer
-        finished: asyncio.Future[Any] = loop.create_future()
-        answer.attach(finished.set_result)
-        response: ProduceResponse | None = await finished
-        return response
 
     # --- appending ----------------------------------------------------------------------------------------------
 
@@ -206,7 +240,11 @@ class _ProduceRun:
             prepared, partition, answer = item.prepared, item.partition, item.answer
             try:
                 info = partition.append(
-                    prepared.data, required_acks=self._acks, now_ms=self._now_ms, batches=prepared.batches
+                    prepared.data,
+                    required_acks=self._acks,
+                    now_ms=self._now_ms,
+                    batches=prepared.batches,
+                    verification=item.verification,
                 )
             except KafkaError as error:
                 self._refuse(answer, error, partition.topic)
