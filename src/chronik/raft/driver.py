@@ -25,6 +25,7 @@ from chronik.raft.core import RaftCore
 from chronik.raft.driver_apply import Applier, StateMachine
 from chronik.raft.driver_errors import NodeFailed, NodeStopped
 from chronik.raft.driver_group import Group
+from chronik.raft.driver_handover import hand_over
 from chronik.raft.driver_membership import Membership, Upkeep
 from chronik.raft.driver_observer import Observer
 from chronik.raft.driver_persist import Persistence
@@ -34,7 +35,7 @@ from chronik.raft.driver_settings import DriverSettings
 from chronik.raft.driver_snapshots import SnapshotFetcher, SnapshotMaker
 from chronik.raft.driver_status import RaftStatus
 from chronik.raft.driver_worker import ThreadWorker, Worker
-from chronik.raft.errors import SafetyViolation, TransferRefused
+from chronik.raft.errors import SafetyViolation
 from chronik.raft.storage import RaftStorage, Recovered
 from chronik.raft.transport import PeerTransport
 from chronik.raft.types import Configuration, Entry, Member, Message, Ready, SnapshotMeta
@@ -62,7 +63,8 @@ class RaftDriver:
         make_worker: Callable[[str], Worker] = ThreadWorker,
     ) -> None:
         """`voters` is the first membership, used when the folder is new; with `join` instead a new node asks to be
-        let in. Once the folder holds a membership, both only help to find the others."""
+        let in. Once the folder holds a membership, both only help to find the others; where the addresses of `voters`
+        differ from those in the folder they are newer."""
         self.node_id = node_id
         self.settings = settings or DriverSettings()
         self._storage = storage
@@ -102,8 +104,6 @@ class RaftDriver:
         )
         self._assemble(snapshot)
         self._started = True
-        for node_id, (host, port) in self._voters.items():
-            self._transport.set_peer(node_id, host, port)
         self._transport.identify(self._storage.directory_id, self._storage.cluster_id)
         self._transport.on_message = self._receive
         self._transport.on_connection = self._connection_changed
@@ -171,7 +171,9 @@ class RaftDriver:
             self._fetcher.pinned,
         )
         self._membership = Membership(self._group, self._storage.directory_id)
-        self._observer = Observer(self._group, self._applier, self._reads, self._leadership_callbacks)
+        self._observer = Observer(
+            self._group, self._applier, self._reads, self._leadership_callbacks, addresses=self._voters
+        )
 
     async def stop(self) -> None:
         """Hands leadership over if this node has it, writes what is left, closes everything. Bounded in time."""
@@ -179,7 +181,7 @@ class RaftDriver:
             return
         self._started = False
         if self._group.out is None:
-            await self._hand_over()
+            await hand_over(self._group, self._loop.time() + self.settings.stop_transfer_s)
         self._end(NodeStopped("this node is stopping: try another one"))
         try:
             async with asyncio.timeout(self.settings.stop_flush_s):
@@ -191,28 +193,6 @@ class RaftDriver:
         self._log_worker.stop()
         self._snapshot_worker.stop()
         await self._transport.close()
-
-    async def _hand_over(self) -> None:
-        status = self._core.status()
-        candidates = [p for p in status.peers.values() if p.counts and p.active and p.node_id in self._core_voters()]
-        if not self._group.leads or not candidates:
-            return
-        target = max(candidates, key=lambda peer: peer.match).node_id
-        try:
-            self._core.transfer(target)
-        except TransferRefused as error:
-            log.info("leadership is not handed over", reason=str(error))
-            return
-        self._touch()
-        until = self._loop.time() + self.settings.stop_transfer_s
-        while self._group.leads and self._loop.time() < until and self._group.out is None:
-            await self._group.change(until)
-        log.info(
-            "handed leadership over" if not self._group.leads else "nobody took leadership over in time", to=target
-        )
-
-    def _core_voters(self) -> Mapping[int, Member]:
-        return self._core.configuration.voters
 
     def _end(self, error: NodeStopped | NodeFailed) -> None:
         """This node takes no part from here on: nothing is sent, stored or applied."""
@@ -320,8 +300,10 @@ class RaftDriver:
             self._touch()
 
     def _connection_changed(self, peer_id: int, connected: bool) -> None:
-        if not connected and self._started and self._group.out is None:
-            self._core.report_unreachable(peer_id)
+        if self._group.out is None:
+            if not connected:
+                self._core.report_unreachable(peer_id)
+            self._observer.connection_changed(peer_id)
 
     def _on_timer(self) -> None:
         now = self._loop.time()

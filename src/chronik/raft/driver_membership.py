@@ -365,7 +365,7 @@ class Upkeep:
             return
         present = configuration.voters.get(own) or configuration.observers.get(own)
         address = group.transport.address
-        if present is not None and self._is_member() and (present.host, present.port) != address:
+        if present is not None and address[0] and self._is_member() and (present.host, present.port) != address:
             await self._membership.update_address(Member(own, self._directory_id, *address), JOIN_TIMEOUT_S)
 
     def _note(self, error: Exception) -> None:

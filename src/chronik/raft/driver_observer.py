@@ -5,7 +5,7 @@ Log lines here say what this node has seen, nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -26,7 +26,13 @@ class Observer:
     """Looks at the core after every turn."""
 
     def __init__(
-        self, group: Group, applier: Applier, reads: Reads, callbacks: list[Callable[[bool, int], None]]
+        self,
+        group: Group,
+        applier: Applier,
+        reads: Reads,
+        callbacks: list[Callable[[bool, int], None]],
+        *,
+        addresses: Mapping[int, tuple[str, int]],
     ) -> None:
         self._group = group
         self._applier = applier
@@ -35,7 +41,8 @@ class Observer:
         core = group.core
         self._role, self._term, self._leader_id = Role.FOLLOWER, core.term, core.leader_id
         self._configuration = None if core.configuration.voters else core.configuration
-        self._learned: dict[int, tuple[str, int]] = {}
+        self._learned = dict(addresses)
+        """Where members are, if that is known better than from the configuration."""
         self._disk_stalled = False
         self.leads = False
         self.elections = 0
@@ -104,7 +111,9 @@ class Observer:
         for node_id, member in members.items():
             if node_id in self._learned and _moved(old.get(node_id), member):
                 del self._learned[node_id]
-            if member.host and node_id not in self._learned:
+            if node_id in self._learned:
+                group.transport.set_peer(node_id, *self._learned[node_id])
+            elif member.host:
                 group.transport.set_peer(node_id, member.host, member.port)
         if set(old) - set(members):
             group.loop.call_later(group.settings.removed_peer_grace_s, self._let_go)
@@ -122,6 +131,21 @@ class Observer:
         if member is not None and member.directory_id in (UNKNOWN_DIRECTORY, directory_id):
             self._learned[node_id] = (host, port)
             self._group.transport.set_peer(node_id, host, port)
+
+    def connection_changed(self, node_id: int) -> None:
+        """Wakes who waits for a connection, and says so when a voter comes with another folder than it had."""
+        configuration = self._group.core.configuration
+        member, peer = configuration.voters.get(node_id), self._group.transport.peers().get(node_id)
+        folder = peer.directory_id if peer is not None and peer.connected else None
+        if member is not None and folder is not None and member.directory_id not in (UNKNOWN_DIRECTORY, folder):
+            self._group.transport.identity.log_once(
+                f"folder {node_id} {folder.hex()}",
+                "a voter came back with another data folder; it has no vote until it is added as a voter again",
+                node=node_id,
+                expected=member.directory_id.hex(),
+                found=folder.hex(),
+            )
+        self._group.changed()
 
     # --- the disk --------------------------------------------------------------------------------------------------
 

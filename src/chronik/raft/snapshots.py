@@ -114,13 +114,18 @@ class SnapshotStore:
         path = self._folder / (_name(meta) + ".tmp")
         if self._fs.exists(path):
             self._fs.remove(path)
-        file = self._fs.open_append(path)
+        header = _header(meta)
         try:
-            header = _header(meta)
-            file.append([header, *data])
-            file.sync()
-        finally:
-            file.close()
+            file = self._fs.open_append(path)
+            try:
+                file.append([header, *data])
+                file.sync()
+            finally:
+                file.close()
+        except OSError:
+            if self._fs.exists(path):  # half a snapshot on a full disk helps nobody
+                self._fs.remove(path)
+            raise
         self._place(path, meta, len(header))
         return meta
 

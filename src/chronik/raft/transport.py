@@ -38,6 +38,8 @@ INBOUND_CONNECTIONS_MAX = 1024
 STRANGERS_MAX = 256
 CHECK_EVERY_S = 1.0
 HEARD_WITHIN_S = 3 * PING_AFTER_S
+WILDCARDS = ("", "0.0.0.0", "::")
+"""Addresses to listen on that nobody can connect to from elsewhere; without an advertised one peers are told none."""
 
 
 class PeerState(msgspec.Struct, frozen=True):
@@ -85,7 +87,8 @@ class PeerTransport:
         self._host = host
         self._port = port
         self._advertised_port = advertised_port
-        self.identity = Identity(node_id, advertised_host or host, advertised_port or port)
+        advertised_host = advertised_host or ("" if host in WILDCARDS else host)
+        self.identity = Identity(node_id, advertised_host, advertised_port or port)
         self._rng = rng or random.Random()
         self._handlers: dict[str, Handler] = {}
         self._peers: dict[int, _Peer] = {}
@@ -348,7 +351,7 @@ class PeerTransport:
             for link in peer.links.values():
                 link.nudge()
         known = peer is not None and (peer.host, peer.port) == (hello.host, hello.port)
-        if not known and hello.port and self.on_peer_address is not None:
+        if not known and hello.host and hello.port and self.on_peer_address is not None:
             self.on_peer_address(hello.node_id, hello.host, hello.port, hello.directory_id)
 
     def _message_received(self, message: Message) -> None:

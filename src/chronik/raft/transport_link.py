@@ -55,6 +55,8 @@ REQUESTS_IN_FLIGHT_MAX = 1024
 REQUEST_BACKLOG_BYTES_MAX: dict[Channel, int] = {"control": 16 * 1024 * 1024, "data": 64 * 1024 * 1024}
 PING_AFTER_S = 1.0
 SILENCE_MAX_S = 10.0
+TROUBLE_LOGGED_AFTER_S = 2.0
+"""A node that is started a moment later, or restarted, is no news."""
 
 _decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
 _decode_refused = msgspec.msgpack.Decoder(Refused).decode
@@ -96,6 +98,8 @@ class Link:
         self.peer: Welcome | None = None
         self.last_problem: str | None = None
         self.last_received = 0.0
+        self._troubled_since: float | None = None
+        self._trouble_logged = False
 
     @property
     def is_ready(self) -> bool:
@@ -131,7 +135,7 @@ class Link:
                 self._note_problem(f"cannot connect to {self.host}:{self.port}: {error or type(error).__name__}")
             else:
                 pause_s = RECONNECT_FIRST_S
-                self.last_problem = None
+                self._note_connected()
                 await self._lost.wait()
             self._nudged.clear()
             wait_s = REFUSED_RETRY_S if refused else pause_s
@@ -144,8 +148,19 @@ class Link:
 
     def _note_problem(self, problem: str, *, refused: bool = False) -> None:
         self.last_problem = problem
-        if refused or self.channel == "control":
+        now = self._loop.time()
+        if self._troubled_since is None:
+            self._troubled_since = now
+        if refused or (self.channel == "control" and now - self._troubled_since > TROUBLE_LOGGED_AFTER_S):
+            self._trouble_logged = True
             self._identity.log_once(f"link {self.node_id} {self.host} {refused}", problem, node=self.node_id)
+
+    def _note_connected(self) -> None:
+        if self._trouble_logged:
+            log.info("connected to a node again", node=self.node_id, address=f"{self.host}:{self.port}")
+        self.last_problem = None
+        self._troubled_since = None
+        self._trouble_logged = False
 
     async def connect(self) -> None:
         """Connects and shakes hands, once. Raises RemoteError when refused, OSError, TimeoutError, ..."""

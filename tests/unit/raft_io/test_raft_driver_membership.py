@@ -199,6 +199,28 @@ async def test_a_wiped_node_that_joins_again_becomes_a_voter_by_itself(three: Cl
     await all_see(three, [1, 2, 3])
 
 
+async def test_a_whole_cluster_restarted_on_other_addresses_finds_itself_again(three: Cluster) -> None:
+    leader = await three.leader()
+    await leader.driver.propose(b"kept", 5)
+    for node in list(three.running):
+        await node.stop()
+    for node in three.nodes.values():
+        node.port = free_port()
+    for node in three.nodes.values():
+        node.voters = {other.node_id: other.address for other in three.nodes.values()}
+    await three.start()
+    await three.leader()
+    await three[1].driver.propose(b"more", 5)
+    await three.same([b"kept", b"more"])
+    ports = {node.node_id: node.port for node in three.nodes.values()}
+    await eventually(
+        lambda: all(
+            {n: m.port for n, m in node.driver.status().configuration.voters.items()} == ports for node in three.running
+        ),
+        "the new addresses are recorded",
+    )
+
+
 async def test_a_voter_that_moved_is_found_and_its_new_address_is_recorded(three: Cluster) -> None:
     leader = await three.leader()
     await settled(three)
