@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from chronik.health import Health, Reading
+from chronik.transactions.state import State
 
 if TYPE_CHECKING:
     from chronik.node import Node
@@ -61,3 +62,22 @@ def readings(node: Node) -> Iterator[Reading]:
         if isinstance(value, int):
             yield Reading(f"chronik_replication_{field}_total", f"Replication: {field.replace('_', ' ')}", float(value))
     yield from node.groups.lag.readings()
+    yield from _transactions(node)
+
+
+def _transactions(node: Node) -> Iterator[Reading]:
+    counts, coordinator = node.transactions.counts(), node.transactions
+    for state in State:
+        yield Reading(
+            "chronik_transactions",
+            "Transactional ids that this node coordinates, by state",
+            float(counts[state]),
+            {"state": state.label},
+        )
+    open_here = sum(len(log.producer_states.open) for log in node.logs.logs() if log.producer_states is not None)
+    for name, text, value in (
+        ("chronik_transactions_open", "Open transactions in partition logs of this node", open_here),
+        ("chronik_transaction_markers_written_total", "Transaction markers written", coordinator.markers.written),
+        ("chronik_transaction_marker_retries_total", "Deliveries of markers tried again", coordinator.delivery.retries),
+    ):
+        yield Reading(name, text, float(value))

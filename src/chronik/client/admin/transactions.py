@@ -1,4 +1,4 @@
-"""Transactions: list and describe them, and see which producers write to a partition."""
+"""Transactions: list and describe them, see which producers write to a partition, and end one that hangs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ from chronik.protocol.messages.transaction_admin import (
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+)
+from chronik.protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 
@@ -104,3 +110,27 @@ def active_producers(cluster: Cluster, places: Iterable[TopicPartition]) -> dict
         return found
 
     return cluster.on_leaders("describing producers", places, ask)
+
+
+def abort_transaction(
+    cluster: Cluster, place: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
+) -> None:
+    """Writes an abort marker for a producer into one partition, past the coordinator.
+
+    For a transaction that hangs there and that no coordinator knows any more.
+    """
+    marker = WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        coordinator_epoch=coordinator_epoch,
+        topics=[WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.partition])],
+    )
+    what = f"aborting the transaction of producer {producer_id} in {place}"
+
+    def ask(broker: Broker, here: list[TopicPartition]) -> dict[TopicPartition, bool | KafkaError]:
+        answer = cluster.call(broker, WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
+        codes = [p.error_code for m in answer.markers for topic in m.topics for p in topic.partitions]
+        return {place: error_for_code(codes[0], what) if codes and codes[0] else True}
+
+    cluster.on_leaders(what, [place], ask)
