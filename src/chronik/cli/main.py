@@ -19,6 +19,7 @@ app.command("chronik.cli.start:start", help="Run a node.")
 app.command("chronik.cli.cluster:app", name="cluster", help="Run a local cluster, look at one, change its members.")
 app.command("chronik.cli.topic:app", name="topic", help="Create, list, describe, alter and delete topics.")
 app.command("chronik.cli.group:app", name="group", help="List, describe and delete groups; move their offsets.")
+app.command("chronik.cli.txn:app", name="txn", help="List and describe transactions; end one that hangs.")
 app.command("chronik.cli.produce:produce", help="Write standard input to a topic, a record a line.")
 app.command("chronik.cli.consume:consume", help="Print the records of a topic.")
 
