@@ -1,8 +1,8 @@
 """Bugs to plant: small, plausible mistakes in core, storage and driver, each of which the simulator must notice.
 
-A simulator that has never failed proves nothing. Each mutation names the mistake, makes it, and undoes it. A seed that
-exposes it is kept in `pinned_seeds.json`, so that the check is cheap; `python -m simulation.raft.run --pin` finds new
-ones by search, which is needed whenever a change makes the seeds mean other worlds.
+A simulator that has never failed proves nothing. Each mutation names the mistake, makes it, and undoes it. Seeds that
+expose it are kept in `pinned_seeds.json`, so that the check is cheap; `python -m simulation.raft.run --pin` finds new
+ones by search, which is needed when a change has made the seeds mean other worlds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run the Raft simulator: `python -m simulation.raft.run --seeds 1000`, or `--seed 17 --trace` to replay one.
 
 With `--bug NAME` the core is broken on purpose first (see `mutations.py`), to see that the simulator notices. With
-`--pin` every bug is searched for, and a seed that finds it is written to `pinned_seeds.json`.
+`--pin` every bug (or that one) is searched for, and seeds that find it are written to `pinned_seeds.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulation.raft.world import World
 
 FAILURES_MAX = 10
 SEARCH_MAX = 5000
-PIN_CANDIDATES = 3
+PINS = 3
 PINNED = Path(__file__).with_name("pinned_seeds.json")
 
 
@@ -92,22 +92,23 @@ def find(bug: str, seeds: Iterable[int], *, enough: int = 1) -> list[tuple[float
     return sorted(found)
 
 
-def pinned_seeds() -> dict[str, int]:
-    """For every planted bug a seed that exposes it."""
-    return msgspec.json.decode(PINNED.read_bytes(), type=dict[str, int])
+def pinned_seeds() -> dict[str, list[int]]:
+    """For every planted bug a few seeds that exposed it when they were pinned."""
+    return msgspec.json.decode(PINNED.read_bytes(), type=dict[str, list[int]])
 
 
-def pin() -> int:
-    """Find a quick seed for every bug, and write them down."""
-    pinned: dict[str, int] = {}
-    for bug in MUTATIONS:
-        found = find(bug, range(SEARCH_MAX), enough=PIN_CANDIDATES)
+def pin(only: str | None = None) -> int:
+    """Find quick seeds for every bug (or for one), and write them down."""
+    pinned = pinned_seeds() if PINNED.exists() else {}
+    for bug in [only] if only else MUTATIONS:
+        found = find(bug, range(SEARCH_MAX), enough=PINS)
         if not found:
             print(f"{bug}: no seed below {SEARCH_MAX} exposes it")
             return 1
-        seconds, pinned[bug], checker = found[0]
-        print(f"{bug}: seed {pinned[bug]}, {seconds:.2f} s, noticed by {checker}", flush=True)
-    PINNED.write_bytes(msgspec.json.format(msgspec.json.encode(pinned)) + b"\n")
+        pinned[bug] = [seed for _, seed, _ in found]
+        seen = ", ".join(f"{seed} ({checker}, {seconds:.2f} s)" for seconds, seed, checker in found)
+        print(f"{bug}: {seen}", flush=True)
+        PINNED.write_bytes(msgspec.json.format(msgspec.json.encode(pinned)) + b"\n")
     return 0
 
 
@@ -121,7 +122,7 @@ def main() -> int:
     parser.add_argument("--pin", action="store_true", help="find and write down a seed for every planted bug")
     arguments = parser.parse_args()
     if arguments.pin:
-        return pin()
+        return pin(arguments.bug)
     with MUTATIONS[arguments.bug].planted() if arguments.bug else contextlib.nullcontext():
         if arguments.seed is None:
             return 1 if run_seeds(arguments.first, arguments.seeds) else 0

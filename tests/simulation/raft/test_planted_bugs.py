@@ -12,22 +12,18 @@ SEARCH_FROM = 500_000
 
 
 @pytest.mark.parametrize("bug", MUTATIONS)
-def test_the_pinned_seed_of_a_bug_exposes_it(bug: str) -> None:
-    seed = pinned_seeds()[bug]
-    with MUTATIONS[bug].planted(), pytest.raises(Violation):
-        run_seed(seed)
-        pytest.fail(f"seed {seed} no longer exposes {bug}: run `python -m simulation.raft.run --pin`")
-
-
-def test_the_pinned_seeds_are_innocent_without_the_bugs() -> None:
-    for seed in sorted(set(pinned_seeds().values())):
-        run_seed(seed)
+def test_a_pinned_seed_exposes_the_bug(bug: str) -> None:
+    """Pinned are a few: what is harmless to the bug may still make a seed mean another world."""
+    seeds = pinned_seeds()[bug]
+    assert find(bug, seeds), (
+        f"none of the seeds {seeds} exposes {bug} any more. If seeds mean other worlds since a change, find new ones: "
+        f"python -m simulation.raft.run --pin --bug {bug}"
+    )
 
 
 def test_a_bug_is_gone_when_it_was_planted_and_pulled_out_again() -> None:
-    bug = MUTATIONS["acknowledge-before-sync"]
-    seed = pinned_seeds()["acknowledge-before-sync"]
-    with bug.planted(), pytest.raises(Violation):
+    seed = pinned_seeds()["acknowledge-before-sync"][0]
+    with MUTATIONS["acknowledge-before-sync"].planted(), pytest.raises(Violation):
         run_seed(seed)
     run_seed(seed)
 

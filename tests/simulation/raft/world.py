@@ -30,6 +30,10 @@ STABLE_TIMEOUTS = 5
 """Election timeouts for which the leader of a healthy group must then stay."""
 
 
+EVENTS_MAX = 400_000
+"""Far more than any run needs: beyond it the nodes only keep each other busy."""
+
+
 class World:
     """One run. `run()` returns what happened, or raises `Violation`."""
 
@@ -44,6 +48,7 @@ class World:
         self._trace = trace
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
+        self._happened = 0
         ids = list(range(1, self.conditions.voters + self.conditions.joiners + 1))
         self.network = Network(self.rng, self.conditions, ids)
         self.nodes: dict[int, SimulatedNode] = self._make_nodes(ids)
@@ -158,6 +163,9 @@ class World:
         while self._events and self._events[0][0] <= deadline:
             self.now, _, event = heapq.heappop(self._events)
             event()
+            self._happened += 1
+            if self._happened > EVENTS_MAX:
+                raise self.violated("NoStorm", f"{EVENTS_MAX} events, and no end")
             if done():
                 return True
         self.now = deadline
