@@ -1,0 +1,295 @@
+"""The driver that keeps tables: what to read next, one Spark job for all topics, then a commit per topic.
+
+It holds no state that matters. Where to go on is in the tables; what it has committed it also writes to the consumer
+group `chronik-tables`, for tools to see, and never reads back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from chronik.client import ClientError, Cluster, Isolation, TopicPartition
+from chronik.client.admin.groups import commit_offsets
+from chronik.pipeline.positions import earliest, latest
+from chronik.pipeline.ranges import OFFSETS_PER_TASK, OffsetRange, deal, share
+from chronik.pipeline.tables.delta_table import ForeignTable, PositionMoved
+from chronik.pipeline.tables.ingest_task import TaskReport, TaskSpec, run_task
+from chronik.pipeline.tables.kept_topic import Begins, KeptTopic, Landed, columns_of_schema, uses_schema
+from chronik.pipeline.tables.layout import DEAD_LETTER_SUFFIX, TableSettings, all_settings
+from chronik.pipeline.tables.maintenance import Maintenance
+from chronik.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+GROUP = "chronik-tables"
+DISCOVERY_S = 10.0
+"""How long settings of topics are believed before they are asked for again."""
+
+DEFAULT_MAX_OFFSETS = 1_000_000
+"""Offsets of one topic that one round reads; bounds the memory, the files and the work that a crash repeats."""
+
+DEFAULT_TRIGGER_S = 2.0
+
+
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    bootstrap: str
+    warehouse: Path
+    topics: frozenset[str] = frozenset()
+    """Only these; all that have `table.enabled` when it is empty."""
+
+    max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS
+    trigger_s: float = DEFAULT_TRIGGER_S
+    allow_gaps: bool = False
+    """Whether to go on behind offsets that retention removed before they were landed."""
+
+
+class TopicProgress(msgspec.Struct, kw_only=True):
+    """What one round did for one topic."""
+
+    topic: str
+    rows: int = 0
+    value_bytes: int = 0
+    files: int = 0
+    dead_letters: int = 0
+    rescued: int = 0
+    lag: int = 0
+    version: int = -1
+    seconds: float = 0.0
+    error: str | None = None
+
+
+class _Plan(msgspec.Struct):
+    kept: KeptTopic
+    begins: Begins
+    ranges: list[OffsetRange]
+    lag: int
+
+
+class TableKeeper:
+    """Keeps the tables of a cluster's topics, round by round."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: KeeperSettings,
+        report: Callable[[TopicProgress], None],
+        maintenance: Maintenance | None = None,
+    ) -> None:
+        self.spark = spark
+        self.settings = settings
+        self.cluster = Cluster(settings.bootstrap)
+        self.maintenance = maintenance or Maintenance()
+        self._report = report
+        self._kept: dict[str, KeptTopic] = {}
+        self._stopped: dict[str, TableSettings] = {}
+        self._discovered_at = 0.0
+        self._parallelism = spark.sparkContext.defaultParallelism
+
+    def close(self) -> None:
+        self.cluster.close()
+
+    def run_once(self) -> bool:
+        """Land everything that was there when it began; whether all topics succeeded."""
+        self.discover()
+        ends = self._ends(list(self._kept.values()))
+        failed: set[str] = set()
+        while True:
+            results = self.round(until=ends, leave_out=failed)
+            failed |= {result.topic for result in results if result.error}
+            if not any(result.rows or result.lag for result in results if not result.error):
+                return not failed
+
+    def run_continuously(self, stopping: Callable[[], bool]) -> None:
+        """Go on until told to stop. A topic that fails is tried again; the others go on."""
+        while not stopping():
+            began = time.monotonic()
+            if began - self._discovered_at > DISCOVERY_S:
+                self.discover()
+            results = self.round()
+            self.maintenance.run_if_due(list(self._kept.values()))
+            if not any(result.lag and not result.error for result in results):
+                deadline = began + self.settings.trigger_s
+                while not stopping() and time.monotonic() < deadline:
+                    time.sleep(min(0.1, max(deadline - time.monotonic(), 0.0)))
+
+    def discover(self) -> list[str]:
+        """Ask which topics are to be kept, and how; their names."""
+        wanted = {}
+        for found in all_settings(self.cluster):
+            chosen = found.topic in self.settings.topics if self.settings.topics else found.enabled
+            if chosen and not found.topic.endswith(DEAD_LETTER_SUFFIX):
+                wanted[found.topic] = found
+        self._kept = {name: kept for name, kept in self._kept.items() if name in wanted}
+        for name, found in wanted.items():
+            known = self._kept.get(name)
+            if known is None or known.settings != found:
+                self._stopped.pop(name, None)
+                self._keep(found)
+        self._discovered_at = time.monotonic()
+        return sorted(self._kept)
+
+    def _keep(self, found: TableSettings) -> None:
+        try:
+            fixed = self._fixed_columns(found) if uses_schema(found) else None
+        except ValueError as error:
+            self._kept.pop(found.topic, None)
+            self._report(TopicProgress(topic=found.topic, error=f"table.schema cannot be used: {error}"))
+            return
+        self._kept[found.topic] = KeptTopic(found, self.settings.warehouse, fixed)
+
+    def _fixed_columns(self, found: TableSettings) -> pa.Schema:
+        from pyspark.errors import PySparkException
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        try:
+            parsed = StructType.fromDDL(found.schema_ddl)
+            assert isinstance(parsed, StructType)
+        except PySparkException as error:
+            raise ValueError(f"{found.schema_ddl!r} is no list of columns ({error.getCondition()})") from None
+        return columns_of_schema(to_arrow_schema(parsed, timezone="UTC"))
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def round(
+        self, until: Mapping[TopicPartition, int] | None = None, leave_out: Collection[str] = ()
+    ) -> list[TopicProgress]:
+        """Read once what is new in all topics, up to `until` or the end, and land it."""
+        began = time.monotonic()
+        topics = [kept for name, kept in self._kept.items() if name not in leave_out and name not in self._stopped]
+        plans, results = self._plan(topics, until if until is not None else self._ends(topics))
+        reports = self._run(plans)
+        for plan in plans:
+            result = self._land(plan, reports.get(plan.kept.settings.topic, []))
+            result.seconds = time.monotonic() - began
+            results.append(result)
+        for result in results:
+            if result.rows or result.error or result.dead_letters:
+                self._report(result)
+        return results
+
+    def _ends(self, topics: Sequence[KeptTopic]) -> dict[TopicPartition, int]:
+        places = [TopicPartition(kept.settings.topic, p) for kept in topics for p in kept.settings.partitions]
+        return latest(self.cluster, places, Isolation.READ_COMMITTED) if places else {}
+
+    def _plan(
+        self, topics: Sequence[KeptTopic], ends: Mapping[TopicPartition, int]
+    ) -> tuple[list[_Plan], list[TopicProgress]]:
+        plans: list[_Plan] = []
+        failures: list[TopicProgress] = []
+        for kept in topics:
+            topic = kept.settings.topic
+            try:
+                starts = kept.open()
+                waiting = {
+                    place: end
+                    for place, end in ends.items()
+                    if place.topic == topic and end > starts.get(place.partition, end)
+                }
+                if waiting:
+                    plans.append(self._plan_topic(kept, starts, waiting))
+            except (ForeignTable, KafkaError, ClientError, OSError) as error:
+                failures.append(TopicProgress(topic=topic, error=str(error)))
+        return plans, failures
+
+    def _plan_topic(self, kept: KeptTopic, starts: dict[int, int], waiting: dict[TopicPartition, int]) -> _Plan:
+        first = earliest(self.cluster, waiting)
+        begin = {place: starts[place.partition] for place in waiting}
+        for place, offset in first.items():
+            if offset > begin[place] and kept.table.stored(place.partition) is None:
+                begin[place] = offset  # nothing was landed yet: the table begins where the log does
+            elif offset > begin[place]:
+                self._gap(place, begin[place], min(offset, waiting[place]))
+        limited = share(begin, waiting, self.settings.max_offsets_per_trigger)
+        ranges = [
+            OffsetRange(*place, max(begin[place], min(first[place], limited[place])), limited[place])
+            for place in sorted(limited)
+        ]
+        lag = sum(waiting[place] - limited[place] for place in waiting)
+        begins = Begins(
+            {piece.partition: piece.start for piece in ranges},
+            {piece.partition: kept.table.stored(piece.partition) for piece in ranges},
+        )
+        return _Plan(kept, begins, ranges, lag)
+
+    def _gap(self, place: TopicPartition, start: int, end: int) -> None:
+        lost = f"offsets {start} to {end - 1} of {place} were removed by retention before they were landed"
+        if not self.settings.allow_gaps:
+            raise ClientError(f"{lost}. Start with --allow-gaps to go on without them")
+        log.warning("%s; going on without them", lost)
+
+    def _run(self, plans: Sequence[_Plan]) -> dict[str, list[TaskReport]]:
+        """Run the tasks of all topics in one job, and those again whose topics got new columns by it."""
+        specs = [
+            plan.kept.spec(self.settings.bootstrap, task, settled=False) for plan in plans for task in self._deal(plan)
+        ]
+        reports: dict[str, list[TaskReport]] = {}
+        again: list[TaskSpec] = []
+        by_topic = {plan.kept.settings.topic: plan.kept for plan in plans}
+        for report in self._job(specs):
+            reports.setdefault(report.topic, []).append(report)
+        for topic, found in reports.items():
+            growing = [report for report in found if report.unknown is not None]
+            if growing:
+                kept = by_topic[topic]
+                kept.grow(growing)
+                for report in growing:
+                    ranges = [OffsetRange(topic, *piece) for piece in report.ranges]
+                    again.append(kept.spec(self.settings.bootstrap, ranges, settled=True))
+        for report in self._job(again):
+            reports[report.topic].append(report)
+        return reports
+
+    def _deal(self, plan: _Plan) -> list[list[OffsetRange]]:
+        large = sum(piece.size for piece in plan.ranges) > OFFSETS_PER_TASK
+        return deal(plan.ranges, self._parallelism if large else 0)
+
+    def _job(self, specs: Sequence[TaskSpec]) -> list[TaskReport]:
+        if not specs:
+            return []
+        encoded = [msgspec.json.encode(spec) for spec in specs]
+        answers = self.spark.sparkContext.parallelize(encoded, len(encoded)).map(run_task).collect()
+        return [msgspec.json.decode(answer, type=TaskReport) for answer in answers]
+
+    def _land(self, plan: _Plan, reports: Sequence[TaskReport]) -> TopicProgress:
+        topic = plan.kept.settings.topic
+        error = next((report.error for report in reports if report.error), None)
+        stopped = next((report.stopped for report in reports if report.stopped), None)
+        try:
+            landed = self.commit(plan.kept, plan.begins, reports)
+        except (PositionMoved, OSError) as failure:
+            return TopicProgress(topic=topic, lag=plan.lag, error=str(failure))
+        if stopped is not None and error is None:
+            self._stopped[topic] = plan.kept.settings
+            error = f"{stopped}. table.on.error is stop: fix or skip the record, then start again"
+        progress = TopicProgress(topic=topic, lag=plan.lag, error=error)
+        if landed is not None:
+            progress.rows, progress.value_bytes, progress.files = landed.rows, landed.value_bytes, landed.files
+            progress.dead_letters, progress.rescued = landed.dead_letters, landed.rescued
+            progress.version = landed.version
+            short = sum(piece.end for piece in plan.ranges) - sum(
+                landed.positions.get(piece.partition, piece.start) for piece in plan.ranges
+            )
+            progress.lag += max(short, 0)
+        return progress
+
+    def commit(self, kept: KeptTopic, begins: Begins, reports: Sequence[TaskReport]) -> Landed | None:
+        """Commit to the table, then tell the consumer group; the second is for people and may fail."""
+        landed = kept.commit(begins, reports)
+        if landed is not None:
+            places = {TopicPartition(kept.settings.topic, p): at for p, at in landed.positions.items()}
+            try:
+                commit_offsets(self.cluster, GROUP, places)
+            except (KafkaError, ClientError) as error:
+                log.warning("the position of %s was not written to group %s: %s", kept.settings.topic, GROUP, error)
+        return landed
