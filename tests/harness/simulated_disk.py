@@ -73,7 +73,7 @@ class Folder:
 
     def cut(self, dice: random.Random, keep: float) -> None:
         count = len(self.pending)
-        survivors = count if dice.random() < keep else dice.randint(0, count)
+        survivors = count if dice.random() < keep else dice.randint(0, count) if keep else 0
         for step in self.pending[:survivors]:
             step(self.durable)
         self.pending.clear()

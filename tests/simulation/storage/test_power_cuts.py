@@ -118,13 +118,13 @@ def count_recovered_records_as_synced_without_a_sync(patch: pytest.MonkeyPatch) 
 
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], int]] = [
     (acknowledge_before_the_sync, 0),
-    (forget_to_sync_directories, 2),
+    (forget_to_sync_directories, 0),
     (trust_the_length_of_the_file, 10),
     (sync_only_the_newest_segment, 1),
-    (write_recovery_points_before_the_syncs, 17),
-    (keep_the_recovery_point_when_truncating, 2),
-    (write_over_truncated_batches, 123),
-    (keep_segments_behind_a_lost_end, 9),
+    (write_recovery_points_before_the_syncs, 34),
+    (keep_the_recovery_point_when_truncating, 0),
+    (write_over_truncated_batches, 709),
+    (keep_segments_behind_a_lost_end, 2),
     (keep_snapshots_of_lost_records, 25),
     (count_recovered_records_as_synced_without_a_sync, 6),
 ]

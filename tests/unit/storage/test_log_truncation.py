@@ -10,8 +10,9 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Record, build_batch
 from chronik.protocol.records.control import build_end_transaction_marker
 from chronik.storage import LogConfig, PartitionLog
+from chronik.storage.log_state import SyncState
 from harness.simulated_disk import SimulatedDisk
-from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced
+from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced, until
 
 SMALL = LogConfig(index_interval_bytes=50, segment_bytes=500)
 
@@ -112,7 +113,7 @@ async def test_reset_starts_the_log_anew_at_an_offset() -> None:
         with pytest.raises(KafkaError) as refused:
             log.read_nowait(9, 100)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-        await synced(log)
+        await until(lambda: not log._dirty and log._sync_state is SyncState.IDLE)
         disk.power_cut(keep=0.0)
     async with simulated(disk, SMALL) as logs:
         log = logs.get("t", 0)
