@@ -16,7 +16,7 @@ from chronik.cluster.membership import replicas_on
 from chronik.cluster.moves import MOVES_AT_ONCE, MovesStalled, Progress, carry_out
 from chronik.cluster.rebalance import Plan, plan_drain, plan_rebalance
 from chronik.metadata.commands import AddNode, RemoveNode, UpdateBrokerStatus
-from chronik.metadata.model import NO_LEADER, BrokerInfo, BrokerStatus
+from chronik.metadata.model import NO_LEADER, BrokerInfo, BrokerStatus, NodeState
 from chronik.metadata.store import as_kafka_error
 from chronik.protocol.errors import ErrorCode, KafkaError
 
@@ -29,6 +29,9 @@ log = structlog.get_logger()
 Arguments = dict[str, Any]
 MOVES_LISTED_MAX = 1000
 """How many moves of a plan an answer lists; it always counts all of them."""
+
+
+MEMBERS_LOOK_S = 0.2
 
 
 class Administration:
@@ -91,11 +94,11 @@ class Administration:
     # --- members -------------------------------------------------------------------------------------------------
 
     async def add_node(self, arguments: Arguments, timeout_s: float) -> Any:
-        """Makes a node that has joined as an observer a voter."""
+        """Makes a node that has joined as an observer a voter, or one again that came back with an empty folder."""
         broker = self._broker(arguments)
         command = AddNode(broker.node_id, broker.directory_id, broker.peer_host, broker.peer_port)
         (await self.store.propose(command, timeout_s)).raise_for_error()
-        done = await self.store.wait_until(lambda image: broker.node_id in self._voters(), timeout_s)
+        done = await self._eventually(lambda: self._is_added(broker), timeout_s)
         return {"node_id": broker.node_id, "voter": done}
 
     async def remove_node(self, arguments: Arguments, timeout_s: float) -> Any:
@@ -109,11 +112,24 @@ class Administration:
                 "or give them up with --force.",
             )
         (await self.store.propose(RemoveNode(node_id), timeout_s)).raise_for_error()
-        gone = await self.store.wait_until(lambda image: node_id not in self._members(), timeout_s)
+        gone = await self._eventually(lambda: node_id not in self._members(), timeout_s)
         return {"node_id": node_id, "removed": gone}
 
-    def _voters(self) -> set[int]:
-        return set(self.raft.status().configuration.voters)
+    async def _eventually(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """The members change in the Raft group, which a node that is being removed may be the last to hear of by the
+        metadata: so the group is looked at as well, and not only when the metadata changes."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not condition():
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                return False
+            await self.store.wait_until(lambda image: condition(), min(left_s, MEMBERS_LOOK_S))
+        return True
+
+    def _is_added(self, broker: BrokerInfo) -> bool:
+        """Whether it votes with the folder it has now, as the controller has confirmed."""
+        node = self.store.image.nodes.get(broker.node_id)
+        return node is not None and node.state == NodeState.MEMBER and node.directory_id == broker.directory_id
 
     def _members(self) -> set[int]:
         configuration = self.raft.status().configuration
@@ -133,15 +149,18 @@ class Administration:
     # --- moving --------------------------------------------------------------------------------------------------
 
     async def drain(self, arguments: Arguments, timeout_s: float) -> Any:
-        """Puts a node into maintenance, so that nothing new is placed on it, and moves its replicas away."""
-        broker = self._broker(arguments)
-        plan = await self._planned(lambda image: plan_drain(image, broker.node_id))
+        """Puts a node into maintenance, so that nothing new is placed on it, and moves its replicas away. A node that
+        is dead or was removed by force has nothing to copy from, but its replicas can be made anew elsewhere."""
+        node_id = int(arguments["node_id"])
+        gone = node_id not in self.store.image.brokers and replicas_on(self.store.image, node_id)
+        broker = None if gone else self._broker(arguments)
+        plan = await self._planned(lambda image: plan_drain(image, node_id))
         if arguments.get("execute"):
-            command = UpdateBrokerStatus(
-                broker.node_id, BrokerStatus.MAINTENANCE, maintenance=True, reason="it is being drained"
-            )
-            (await self.store.propose(command, timeout_s)).raise_for_error()
-            self._start(f"draining node {broker.node_id}", plan, arguments)
+            if broker is not None:
+                status = BrokerStatus.MAINTENANCE if broker.alive else broker.status
+                command = UpdateBrokerStatus(node_id, status, maintenance=True, reason="it is being drained")
+                (await self.store.propose(command, timeout_s)).raise_for_error()
+            self._start(f"draining node {node_id}", plan, arguments)
         return _plan(plan)
 
     async def rebalance(self, arguments: Arguments, timeout_s: float) -> Any:

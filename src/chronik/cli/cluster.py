@@ -250,7 +250,7 @@ def administer(
     payload = msgspec.json.encode(arguments or {})
     request = AdministerRequest(action=action, arguments=payload, timeout_ms=int(timeout_s * 1000))
     if broker is None:
-        answer = cluster.call_any(request, AdministerResponse)
+        answer = cluster.call_any(request, AdministerResponse, timeout_s=timeout_s + ANSWER_TIMEOUT_S)
     else:
         answer = cluster.call(broker, request, AdministerResponse, timeout_s=timeout_s + ANSWER_TIMEOUT_S)
     raise_for_code(answer.error_code, action, answer.error_message)

@@ -181,12 +181,14 @@ class Cluster:
         """Ask one broker, once."""
         return self.connection(broker).call(request, response, newest=newest, timeout_s=timeout_s)
 
-    def call_any(self, request: Message, response: type[R], *, newest: int | None = None) -> R:
+    def call_any(
+        self, request: Message, response: type[R], *, newest: int | None = None, timeout_s: float | None = None
+    ) -> R:
         """Ask whichever broker answers: every known address is tried once, the connected ones first."""
         attempts: dict[str, Exception] = {}
         for address, connect in self._candidates():
             try:
-                answer = connect().call(request, response, newest=newest)
+                answer = connect().call(request, response, newest=newest, timeout_s=timeout_s)
             except ConnectionFailed as error:
                 attempts[address] = error
                 continue

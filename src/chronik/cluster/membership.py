@@ -30,8 +30,6 @@ RETRY_S = 1.0
 class GroupMembers(Protocol):
     """The members of the Raft group, and how they change."""
 
-    def voter_ids(self) -> set[int]: ...
-
     def member_ids(self) -> set[int]: ...
 
     async def add_voter(self, node_id: int, timeout_s: float) -> object: ...
@@ -44,9 +42,6 @@ class RaftMembers:
 
     def __init__(self, driver: RaftDriver) -> None:
         self._driver = driver
-
-    def voter_ids(self) -> set[int]:
-        return set(self._driver.status().configuration.voters)
 
     def member_ids(self) -> set[int]:
         configuration = self._driver.status().configuration
@@ -97,8 +92,8 @@ class MembershipKeeper:
             self._running.pop(node.node_id, None)
 
     async def _add(self, node: NodeInfo) -> None:
-        if node.node_id not in self._members.voter_ids():
-            await self._members.add_voter(node.node_id, VOTER_CHANGE_S)
+        # Asked for in any case: a voter that came back with an empty folder is one by its id alone, and cannot vote.
+        await self._members.add_voter(node.node_id, VOTER_CHANGE_S)
         result = await self._store.propose(ConfirmNode(node.node_id, node.directory_id), self._timings.propose_s)
         if result.ok:
             log.info("node is a voter", node=node.node_id)

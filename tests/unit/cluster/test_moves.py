@@ -149,9 +149,7 @@ class MembersDouble:
     def __init__(self, voters: set[int], observers: set[int]) -> None:
         self.voters, self.observers = voters, observers
         self.failures = 0
-
-    def voter_ids(self) -> set[int]:
-        return self.voters
+        self.added: list[int] = []
 
     def member_ids(self) -> set[int]:
         return self.voters | self.observers
@@ -160,6 +158,7 @@ class MembersDouble:
         if self.failures:
             self.failures -= 1
             raise TimeoutError("it has not caught up")
+        self.added.append(node_id)
         self.observers.discard(node_id)
         self.voters.add(node_id)
 
@@ -190,4 +189,15 @@ async def test_nodes_are_added_and_removed_as_the_image_asks_also_when_it_takes_
     await until(lambda: store.image.nodes[2].state == NodeState.REMOVED, keeper.run)
     assert members.voters == {1, 4}
     assert set(store.image.brokers) == {1}
+    keeper.stop()
+
+
+async def test_a_voter_that_lost_its_folder_is_added_again_although_its_id_votes() -> None:
+    store = local_store()
+    await bring_up(store, 1, 2)
+    members = MembersDouble({1, 2}, set())
+    keeper = MembershipKeeper(store, members, Timings())
+    await store.propose(c.AddNode(2, b"new folder of 2!", "host-2", 9192))
+    await until(lambda: store.image.nodes[2].state == NodeState.MEMBER, keeper.run)
+    assert members.added == [2]
     keeper.stop()
