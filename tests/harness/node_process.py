@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ class NodeProcess:
         arguments: tuple[str, ...] = (),
         http: bool = False,
         peer_port: int | None = None,
+        join: str | None = None,
     ) -> None:
         self.directory = directory
         self.node_id = node_id
@@ -37,6 +39,7 @@ class NodeProcess:
         self.log_path = directory / f"node-{node_id}.log"
         self.data_dir = directory / f"node-{node_id}"
         self._voters = voters
+        self._join = join
         self._settings = settings or {}
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
@@ -45,6 +48,11 @@ class NodeProcess:
     @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.kafka_port}"
+
+    @property
+    def peer(self) -> str:
+        """Where other nodes find it."""
+        return f"127.0.0.1:{self.peer_port}"
 
     @property
     def pid(self) -> int:
@@ -58,10 +66,12 @@ class NodeProcess:
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "chronik", "start", "--node-id", str(self.node_id)]
         command += ["--data-dir", str(self.data_dir), "--kafka", self.bootstrap]
-        command += ["--peer", f"127.0.0.1:{self.peer_port}"]
+        command += ["--peer", self.peer]
         command += ["--http", f"127.0.0.1:{self.http_port}" if self.http_port else "off"]
         if self._voters:
             command += ["--voters", self._voters]
+        if self._join:
+            command += ["--join", self._join]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         return [*command, *self._arguments]
@@ -119,6 +129,16 @@ class NodeProcess:
             raise AssertionError(
                 f"node {self.node_id} still runs {deadline_s} s after {with_signal.name}:\n{self.log_since_start()}"
             ) from None
+
+    def wipe(self) -> None:
+        """Loses everything the node had on disk, as a machine does that is set up anew. The node must be down."""
+        assert not self.running, "a running node cannot be wiped"
+        shutil.rmtree(self.data_dir)
+
+    def restart_with(self, *, voters: str | None = None, join: str | None = None) -> None:
+        """From the next start on the node is told this about the cluster."""
+        self._voters = voters
+        self._join = join
 
     def close(self) -> None:
         """Ends the process whatever state it is in; for fixtures."""

@@ -201,10 +201,10 @@ def replica_bytes(node: NodeProcess, topic: str, partition: int) -> bytes:
     return b"".join(segment.read_bytes() for segment in segments)
 
 
-def differing_replicas(nodes: list[NodeProcess], topic: str, partitions: int) -> list[str]:
+def differing_replicas(nodes: list[NodeProcess], topic: str, partitions: int, *, only: int | None = None) -> list[str]:
     """Partitions whose replicas are not byte for byte the same; call it when nothing is being written any more."""
     found: list[str] = []
-    for partition in range(partitions):
+    for partition in range(partitions) if only is None else [only]:
         contents = {node.node_id: replica_bytes(node, topic, partition) for node in nodes}
         if len(set(contents.values())) > 1:
             ends = {node_id: (len(data), _end_offset(data)) for node_id, data in contents.items()}
