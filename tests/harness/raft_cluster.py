@@ -14,7 +14,6 @@ from chronik.raft.driver import RaftDriver
 from chronik.raft.driver_errors import NodeStopped
 from chronik.raft.driver_settings import DriverSettings
 from chronik.raft.files import FileSystem
-from chronik.raft.settings import RaftSettings
 from chronik.raft.storage import RaftStorage
 from chronik.raft.transport import PeerTransport
 from harness.ports import free_port
@@ -181,6 +180,3 @@ class Cluster:
 
 def small_snapshots(entries: int = 50, retained: int = 5) -> DriverSettings:
     return msgspec.structs.replace(FAST, snapshot_entries=entries, retained_entries=retained)
-
-
-__all__ = ["FAST", "Cluster", "DriverSettings", "Ledger", "Node", "RaftSettings", "eventually", "small_snapshots"]

@@ -327,6 +327,7 @@ class PeerTransport:
         inbound = Inbound(
             self.identity,
             self._handlers,
+            objection=self._impostor,
             on_hello=self._said_hello,
             on_message=self._message_received,
             on_closed=self._inbound.discard,
@@ -338,6 +339,20 @@ class PeerTransport:
             self.identity.log_once("crowd", "too many connections on the peer port; new ones are cut off")
             inbound.connection.unwanted = True
         return inbound.connection
+
+    def _impostor(self, hello: Hello) -> str | None:
+        """Two nodes with one id would push each other out for ever: the one that is here stays while it is heard."""
+        now = asyncio.get_running_loop().time()
+        for other in self._inbound:
+            known = other.hello
+            if known is None or known.node_id != hello.node_id or known.directory_id == hello.directory_id:
+                continue
+            if other.connection.is_open and now - other.connection.last_received < HEARD_WITHIN_S:
+                return (
+                    f"node {hello.node_id} is connected with another data folder ({known.directory_id.hex()}): "
+                    f"stop one of the two, or give it another id"
+                )
+        return None
 
     def _said_hello(self, inbound: Inbound, hello: Hello) -> None:
         for other in list(self._inbound):

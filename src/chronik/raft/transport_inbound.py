@@ -56,6 +56,7 @@ class Inbound:
         identity: Identity,
         handlers: dict[str, Handler],
         *,
+        objection: Callable[[Hello], str | None],
         on_hello: Callable[[Inbound, Hello], None],
         on_message: Callable[[Message], None],
         on_closed: Callable[[Inbound], None],
@@ -63,6 +64,7 @@ class Inbound:
     ) -> None:
         self._identity = identity
         self._handlers = handlers
+        self._objection = objection
         self._on_hello = on_hello
         self._on_message = on_message
         self._on_closed = on_closed
@@ -130,6 +132,7 @@ class Inbound:
             problem = f"node {hello.target} was expected here, but this is node {identity.node_id}: check the addresses"
         elif hello.node_id < 1 or len(hello.directory_id) != len(identity.directory_id):
             problem = f"node id {hello.node_id} or its directory id is not valid"
+        problem = problem or self._objection(hello)
         if problem is not None:
             self.refuse(problem)
             return

@@ -271,6 +271,18 @@ async def test_an_unset_cluster_id_matches_any_until_it_is_set(nodes: Nodes) -> 
     )
 
 
+async def test_a_second_node_with_the_same_id_is_refused_while_the_first_is_there(nodes: Nodes) -> None:
+    one, two = await nodes.pair()
+    twin = await nodes.start(2)
+    twin.identify(b"t" * 16, None)
+    twin.set_peer(1, "127.0.0.1", one.port)
+    await eventually(lambda: "with another data folder" in (twin.peers()[1].problem or ""), "told why")
+    assert connected(two, 1)
+    await two.close()
+    twin._peers[1].links["control"].nudge()
+    await eventually(lambda: connected(twin, 1), "let in once the first is gone")
+
+
 async def test_an_address_that_belongs_to_another_node_is_refused(nodes: Nodes) -> None:
     one, two = await nodes.start(1), await nodes.start(2)
     one.set_peer(3, "127.0.0.1", two.port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,24 @@ def test_a_power_cut_while_a_snapshot_is_written_or_installed_leaves_the_old_sta
     last = recovered.entries[-1].index if recovered.entries else recovered.snapshot.index
     storage.save(entries(last + 1, 1, term=3), HardState(3), sync=True)
     assert RaftStorage(FOLDER, disk).open().entries == recovered.entries + entries(last + 1, 1, term=3)
+
+
+def test_a_folder_of_every_released_format_still_opens(tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parent / "folders" / "format-1", tmp_path / "raft")
+    storage = RaftStorage(tmp_path / "raft")
+    recovered = storage.open()
+    members = [
+        Member(1, bytes(range(16)), "node-1.example", 9192),
+        Member(2, b"2" * 16, "node-2.example", 9192),
+        Member(3, b"3" * 16, "node-3.example", 9192),
+    ]
+    assert (storage.directory_id, storage.cluster_id) == (bytes(range(16)), "format-one")
+    assert (recovered.snapshot.index, recovered.snapshot.term) == (3, 1)
+    assert recovered.snapshot.configuration == Configuration({1: members[0], 2: members[1]}, {3: members[2]})
+    assert recovered.snapshot_data == b"state through 3"
+    assert recovered.entries == [
+        Entry(2, 4, EntryKind.NOOP),
+        Entry(2, 5, EntryKind.DATA, b"five"),
+        Entry(3, 6, EntryKind.DATA, b"six"),
+    ]
+    assert recovered.hard_state == HardState(3, 0, 5)
