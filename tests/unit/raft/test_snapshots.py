@@ -77,6 +77,23 @@ def test_the_configuration_comes_with_the_snapshot() -> None:
     assert sorted(group[4].configuration.observers) == [3, 4]
 
 
+def test_an_installed_snapshot_brings_its_configuration() -> None:
+    group = Group((1, 2, 3), joiners=(4,))
+    leader = group.elect(1)
+    group.crash(3)
+    leader.propose_change(ConfigurationChange(ChangeKind.ADD_VOTER, member(4)))
+    group.work(1)
+    group.deliver()
+    group.snapshot(1)
+    group.start(3)
+    for _ in range(3):
+        group.beat(1)
+    assert sorted(group[3].configuration.voters) == [1, 2, 3]
+    group.finish_fetch(3)
+    assert group[3].configuration == leader.configuration
+    assert sorted(group[3].committed_configuration.voters) == [1, 2, 3, 4]
+
+
 def test_a_snapshot_has_the_configuration_of_its_index_not_a_later_one() -> None:
     group = Group((1, 2, 3), joiners=(4,))
     leader = group.elect(1)
