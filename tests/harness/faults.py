@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from harness.cluster_view import ask, wait_until_agreed
+from harness.fault_proxy import FaultProxy
 from harness.node_process import NodeProcess
 from harness.waiting import eventually
 from harness.workload import Workload
 
 PAUSE_S = 4.0
+SLOW_S = 0.05
 WHOLE_DEADLINE_S = 60.0
 
 
 class Faults:
     """The faults by name, over one cluster."""
 
-    def __init__(self, nodes: list[NodeProcess], workload: Workload) -> None:
+    def __init__(self, nodes: list[NodeProcess], workload: Workload, network: FaultProxy | None = None) -> None:
         self.nodes = nodes
         self.workload = workload
+        self._network = network
+
+    @property
+    def network(self) -> FaultProxy:
+        assert self._network is not None, "this cluster was started without a network that can be cut"
+        return self._network
+
+    def _others(self, node: NodeProcess) -> list[int]:
+        return [other.node_id for other in self.nodes if other is not node]
 
     def _by_id(self, node_id: int) -> NodeProcess:
         return next(node for node in self.nodes if node.node_id == node_id)
@@ -78,6 +90,63 @@ class Faults:
         self.wait_until_whole()
         return gap
 
+    def isolate_leader(self) -> float:
+        """Cut off from both others, in both directions; clients still reach it."""
+        node = self.leader()
+        self.network.isolate(node.node_id, self._others(node))
+        return self._heal_after_progress()
+
+    def mute_leader(self) -> float:
+        """Nobody hears it, and it hears everybody."""
+        node = self.leader()
+        self.network.mute(node.node_id, self._others(node))
+        return self._heal_after_progress()
+
+    def deafen_leader(self) -> float:
+        """It hears nobody, and everybody hears it."""
+        node = self.leader()
+        self.network.deafen(node.node_id, self._others(node))
+        return self._heal_after_progress()
+
+    def isolate_controller(self) -> float:
+        node = self.controller()
+        self.network.isolate(node.node_id, self._others(node))
+        return self._heal_after_progress()
+
+    def cut_leader_from_a_follower(self) -> float:
+        """Both still reach the third node: nobody is dead, but one pair does not talk."""
+        leader = self.leader()
+        self.network.cut(leader.node_id, self._others(leader)[0])
+        return self._heal_after_progress()
+
+    def slow_network(self) -> float:
+        """Every message takes longer, which is no reason to do anything."""
+        for node in self.nodes:
+            for other in self._others(node):
+                self.network.delay(node.node_id, other, SLOW_S)
+        return self._heal_after_progress()
+
+    def _heal_after_progress(self) -> float:
+        """Returns once writes go on and the cut is healed. Isolated leaders keep what clients sent them to the end."""
+        try:
+            gap = self._through_every_partition()
+        finally:
+            self.network.heal()
+        self.wait_until_whole()
+        return gap
+
+    def _through_every_partition(self) -> float:
+        """Waits until each partition has acknowledged something; how long that took."""
+        started = time.monotonic()
+        before = self.workload.counts()
+
+        def all_moved() -> bool:
+            now = self.workload.counts()
+            return all(now[p] > before[p] for p in range(self.workload.partitions))
+
+        eventually(all_moved, "every partition acknowledges writes", WHOLE_DEADLINE_S)
+        return time.monotonic() - started
+
     def kill_all(self) -> float:
         for node in self.nodes:
             node.kill()
@@ -98,3 +167,11 @@ class Faults:
 
 
 SHORT = ("kill_leader", "kill_follower", "kill_controller", "pause_leader", "kill_all", "rolling_restart")
+CUTS = (
+    "isolate_leader",
+    "mute_leader",
+    "isolate_controller",
+    "cut_leader_from_a_follower",
+    "slow_network",
+)
+"""Need a network that can be cut."""

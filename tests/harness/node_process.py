@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness.fault_proxy import FaultProxy
 from harness.ports import free_port
 from harness.waiting import eventually
 
@@ -147,11 +148,18 @@ class NodeProcess:
             self._process.wait()
 
 
-def three_nodes(directory: Path, settings: dict[str, str] | None = None, *, http: bool = False) -> list[NodeProcess]:
-    """Three nodes of one cluster, not yet started."""
-    peers = {node_id: free_port() for node_id in (1, 2, 3)}
-    voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in peers.items())
+def three_nodes(
+    directory: Path,
+    settings: dict[str, str] | None = None,
+    *,
+    http: bool = False,
+    network: FaultProxy | None = None,
+) -> list[NodeProcess]:
+    """Three nodes of one cluster, not yet started; with a `network` they reach each other only through it."""
+    ports = {node_id: free_port() for node_id in (1, 2, 3)}
+    known = {node_id: network.front(node_id, port) if network else port for node_id, port in ports.items()}
+    voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in known.items())
     return [
         NodeProcess(directory, node_id=node_id, voters=voters, settings=settings, peer_port=port, http=http)
-        for node_id, port in peers.items()
+        for node_id, port in ports.items()
     ]

@@ -41,6 +41,7 @@ class Workload:
         self.topic = topic
         self.partitions = partitions
         self.acknowledged: dict[bytes, tuple[int, int]] = {}
+        self._per_partition = dict.fromkeys(range(partitions), 0)
         self.failed: list[str] = []
         self.seen: Seen = {}
         self.violations: list[str] = []
@@ -73,6 +74,11 @@ class Workload:
     def count(self) -> int:
         with self._lock:
             return len(self.acknowledged)
+
+    def counts(self) -> dict[int, int]:
+        """How many records each partition has acknowledged."""
+        with self._lock:
+            return dict(self._per_partition)
 
     def wait_for_progress(self, more: int = 50, deadline_s: float = 30.0) -> float:
         """Waits until so many more records were acknowledged; returns how long that took."""
@@ -120,6 +126,7 @@ class Workload:
             self.longest_gap_s = max(self.longest_gap_s, now - self._last_ack)
             self._last_ack = now
             self.acknowledged[message.value()] = (message.partition(), message.offset())
+            self._per_partition[message.partition()] += 1
 
     def _consume(self) -> None:
         consumer = Consumer(
