@@ -56,7 +56,8 @@ class Expected:
 class History:
     """One seeded run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, overwriting: bool = False) -> None:
+        """`overwriting` histories truncate much, and have batches of one sector: what truncation leaves fits in."""
         self.dice = random.Random(seed)
         dice = self.dice
         self.disk = SimulatedDisk(seed)
@@ -85,6 +86,9 @@ class History:
         # Batches of one size, best of a sector, lie at the same places before and after a truncation.
         self.sizes = dice.choice(((0, 50, 700), (0, 50, 700), (435,)))
         self.counts = dice.choice(((1, 1, 3), (1,)))
+        if overwriting:
+            self.sizes, self.counts = (435,), (1,)
+            self.weights.update(truncate=5, sync=3, lose_power=1, cut_inside=0, checkpoint=0)
         self.executor = SteppedExecutor()
         self.manager: LogManager | None = None
         self.next_value = 0

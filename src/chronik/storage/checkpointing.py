@@ -73,6 +73,18 @@ def _write_new(fs: FileSystem, path: str, data: bytes) -> str:
     return path
 
 
+def sync_paths(fs: FileSystem, paths: list[str]) -> None:
+    """On a thread: make files and their names durable, many of them with one sync of the file system."""
+    if len(paths) >= SYNC_EVERYTHING_FROM and fs.sync_everything():
+        return
+    for path in dict.fromkeys(paths):
+        file = fs.open(path)
+        file.sync()
+        file.close()
+    for directory in {path.rpartition("/")[0] for path in paths}:
+        fs.sync_directory(directory)
+
+
 class Checkpointer:
     """Writes the checkpoints of all logs of a node."""
 
@@ -211,23 +223,15 @@ class Checkpointer:
         fs, root = self._services.fs, self._services.root
         paths: list[str] = []
         renames: list[str] = []
-        directories: set[str] = set()
         for capture in captures:
             written, to_rename = capture.write(fs)
-            if written:
-                paths += written
-                renames += to_rename
-                directories.add(capture.log.directory)
-        together = len(paths) >= SYNC_EVERYTHING_FROM
-        if not (together and fs.sync_everything()):
-            for path in paths:
-                file = fs.open(path)
-                file.sync()
-                file.close()
+            paths += written
+            renames += to_rename
+        sync_paths(fs, paths)
         for path in renames:
             fs.rename(path, path.removesuffix(".tmp"))
-        if not (together and fs.sync_everything()):
-            for directory in directories:
+        if len(renames) < SYNC_EVERYTHING_FROM or not fs.sync_everything():
+            for directory in {path.rpartition("/")[0] for path in renames}:
                 fs.sync_directory(directory)
         with self._lock:
             for key, offset in self._lowered.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from chronik.protocol.errors import ErrorCode, KafkaError
-from chronik.storage.checkpointing import Checkpointer
+from chronik.storage.checkpointing import Checkpointer, sync_paths
 from chronik.storage.checkpoints import (
     CLEAN_SHUTDOWN,
     CLEANER_POINTS,
@@ -171,10 +171,13 @@ class LogManager:
             )
             for key in keys
         ]
+        to_sync: list[str] = []
         for key, future in zip(keys, pending, strict=True):
             log = self._new_log(key[0], key[1], None, self._default_config)
             try:
-                self._install(log, await asyncio.wrap_future(future))
+                loaded = await asyncio.wrap_future(future)
+                self._install(log, loaded)
+                to_sync += loaded.to_sync
             except OSError as error:
                 log.fail(f"it could not be opened: {error}")
             log.checkpointed_offset = log.end_offset if clean else points.get(key, 0)
@@ -182,6 +185,7 @@ class LogManager:
             log.set_high_watermark(watermarks.get(key, 0))
             self._logs[key] = log
             scanned.one_done()
+        await asyncio.wrap_future(self._threads.background.submit(sync_paths, fs, to_sync))
         if not clean:
             # A recovery point above the end of a log that was cut would vouch for records not written yet.
             await self._checkpointer.run()

@@ -86,22 +86,27 @@ class LoadedLog:
     cut_bytes: int = 0
     damaged: list[str] = field(default_factory=list)
     """Damage that could not be cut off, one sentence each."""
+    to_sync: list[str] = field(default_factory=list)
+    """What was found counts as stored, so these files must be: after a kill the page cache may be all that has them."""
 
 
 def load_log(fs: FileSystem, request: LoadRequest) -> LoadedLog:
-    """Open a partition folder, recover it where necessary, and leave it synced. OSError when the disk fails."""
+    """Open a partition folder and recover it where necessary. OSError when the disk fails."""
     loaded = LoadedLog()
     directory = request.directory
-    if finish_after_crash(fs, directory):
+    names = fs.names(directory)
+    if finish_after_crash(fs, directory, names):
         fs.sync_directory(directory)
-    loaded.topic_id = read_topic_id(fs, f"{directory}/{PARTITION_METADATA}")
-    bases, snapshots, aborted = _sort_names(fs, directory)
+        names = fs.names(directory)
+    if PARTITION_METADATA in names:
+        loaded.topic_id = read_topic_id(fs, f"{directory}/{PARTITION_METADATA}")
+    bases, snapshots, aborted = _sort_names(fs, directory, names)
     loaded.snapshot_offsets = snapshots
     segments = [_open_segment(fs, directory, base, base in aborted) for base in bases]
     for segment, following in pairwise(segments):
         segment.next_offset = following.base_offset
     loaded.segments = segments
-    on_file = read_epochs(fs, f"{directory}/{LEADER_EPOCHS}")
+    on_file = read_epochs(fs, f"{directory}/{LEADER_EPOCHS}") if LEADER_EPOCHS in names else []
     if segments:
         loaded.epochs = EpochCache(on_file)
         _Recovery(fs, request, loaded).run()
@@ -118,9 +123,8 @@ def _remove_snapshots(fs: FileSystem, request: LoadRequest, loaded: LoadedLog, b
         fs.remove(f"{request.directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
 
 
-def _sort_names(fs: FileSystem, directory: str) -> tuple[list[int], list[int], set[int]]:
+def _sort_names(fs: FileSystem, directory: str, names: list[str]) -> tuple[list[int], list[int], set[int]]:
     """Base offsets of the segments, offsets of the snapshots, segments with aborted transactions; clears leftovers."""
-    names = fs.names(directory)
     bases: list[int] = []
     snapshots: list[int] = []
     aborted: set[int] = set()
@@ -175,7 +179,6 @@ class _Recovery:
         self._request = request
         self._loaded = loaded
         self._epoch = -1
-        self._to_sync: list[str] = []
 
     def run(self) -> None:
         loaded, request = self._loaded, self._request
@@ -195,12 +198,12 @@ class _Recovery:
         loaded.log_start_offset = min(max(request.log_start_offset, segments[0].base_offset), loaded.end_offset)
         loaded.epochs.truncate_from_end(loaded.end_offset)
         self._load_producers(clean)
-        if self._to_sync:
-            self._sync()
+        if loaded.to_sync and loaded.topic_id is not None:
+            loaded.to_sync.append(f"{request.directory}/{PARTITION_METADATA}")
 
     def _recover(self, segment: Segment, last: bool) -> bool:
         """Walk a segment from its last believable index entry to its end. False when it had to be cut."""
-        end = segment.size
+        end = size_on_disk = segment.size
         limit = None if last else segment.next_offset
         recovery_point = self._request.recovery_point
         log = self._fs.open(segment.log_slot.path)
@@ -243,9 +246,10 @@ class _Recovery:
         if sound and limit is not None:
             segment.next_offset = limit
             segment.close_time_index()
-        if recovery_point < NOTHING_TO_SCAN or not sound or not last:
-            self._to_sync.append(segment.log_slot.path)
-            self._to_sync.extend(segment.write_indexes(self._fs))
+        if recovery_point < NOTHING_TO_SCAN or not sound or end != size_on_disk:
+            self._loaded.to_sync.append(segment.log_slot.path)
+        if not last or segment.indexes_due:
+            self._loaded.to_sync.extend(segment.write_indexes(self._fs))
         self._load_first_time(segment, log)
         return sound
 
@@ -386,17 +390,7 @@ class _Recovery:
 
     def _note(self, path: str | None) -> None:
         if path is not None:
-            self._to_sync.append(path)
-
-    def _sync(self) -> None:
-        """What was found counts as stored, so it must be: after a kill the page cache may be all that has it."""
-        if self._loaded.topic_id is not None:
-            self._to_sync.append(f"{self._request.directory}/{PARTITION_METADATA}")
-        for path in dict.fromkeys(self._to_sync):
-            file = self._fs.open(path)
-            file.sync()
-            file.close()
-        self._fs.sync_directory(self._request.directory)
+            self._loaded.to_sync.append(path)
 
 
 def _is_indexed_batch(log: File, position: int, last_offset: int, newest_time: int) -> bool:

@@ -50,18 +50,17 @@ def discard(fs: FileSystem, path: str) -> None:
         fs.remove(f"{path}{suffix}{CLEANED_SUFFIX}")
 
 
-def finish_after_crash(fs: FileSystem, directory: str) -> bool:
+def finish_after_crash(fs: FileSystem, directory: str, names: list[str]) -> bool:
     """Finish or undo what a crash interrupted, before a partition folder is opened. True when anything was done."""
-    names = fs.names(directory)
+    if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)) for name in names):
+        return False
     swaps = sorted(name for name in names if name.endswith(f"{LOG_SUFFIX}{SWAP_SUFFIX}"))
-    done = bool(swaps)
     for name in swaps:
         _supersede(fs, directory, int(name[:20]), names)
     for name in fs.names(directory):
         if name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)):
             fs.remove(f"{directory}/{name}")
-            done = True
-    return done
+    return True
 
 
 def _supersede(fs: FileSystem, directory: str, base_offset: int, names: list[str]) -> None:
