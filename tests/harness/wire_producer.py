@@ -157,11 +157,14 @@ class WireProducer:
 
 
 def until_done(call: Callable[[], ErrorCode], what: str) -> None:
-    """Repeats a call while it is told to come again, or the connection is lost."""
+    """Repeats a call while it is told to come again, or the connection is lost; any other refusal fails."""
 
     def done() -> bool:
         with contextlib.suppress(ClientError):
-            return call() is ErrorCode.NONE
+            code = call()
+            if code is not ErrorCode.NONE and not code.retriable:
+                raise RuntimeError(f"{what}: {code.name}")
+            return code is ErrorCode.NONE
         return False
 
     eventually(done, what)

@@ -224,14 +224,15 @@ class TransactionCoordinator:
     async def verify_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, places: Iterable[Place]
     ) -> dict[Place, ErrorCode]:
-        """Whether partitions are in the open transaction. Raises KafkaError."""
+        """Whether partitions are in the open transaction. Raises KafkaError. Never waits: what was being completed when
+        the question came is not the transaction it is about."""
         found: dict[Place, ErrorCode] = {}
 
         def decide(txn: Transaction, _: int | None) -> Transaction:
             found.update(state.verify_partitions(txn, producer_id, epoch, places))
             return txn
 
-        await self._change(transactional_id, decide)
+        await self._change(transactional_id, decide, wait_s=0.0)
         return found
 
     async def end(
@@ -244,10 +245,12 @@ class TransactionCoordinator:
         )
         return done.told
 
-    async def _change(self, transactional_id: str, decide: Decision) -> Transaction:
+    async def _change(
+        self, transactional_id: str, decide: Decision, *, wait_s: float = CONCURRENT_WAIT_S
+    ) -> Transaction:
         """Writes what `decide` makes of the id, once nothing else is under way. Raises KafkaError."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + CONCURRENT_WAIT_S
+        deadline = loop.time() + wait_s
         spare: int | None = None
         while True:
             shard = self.shard_of(transactional_id)

@@ -1,6 +1,6 @@
 """DescribeProducers, v0: the producers that the log of a partition remembers, with their open transactions.
 
-Answered by the leader of the partition.
+Answered by any replica, as in Kafka, whose tools look for hanging transactions broker by broker; the leader knows best.
 
 Deliberate gaps: none.
 """
@@ -45,7 +45,6 @@ def describe_producers_failed(request: DescribeProducersRequest, error: KafkaErr
 def _described(topic: str, index: int, ctx: RequestContext) -> PartitionResponse:
     try:
         partition = ctx.replicas.partition(topic, index)
-        partition.require_leader()
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     opened = partition.opened_log

@@ -92,7 +92,7 @@ def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceRespons
 class _Item:
     """One partition of the request that has passed its checks."""
 
-    __slots__ = ("answer", "partition", "prepared", "settings", "verification")
+    __slots__ = ("answer", "asks", "partition", "prepared", "settings", "verification")
 
     def __init__(
         self, answer: PartitionProduceResponse, partition: Partition, prepared: Prepared, settings: TopicSettings
@@ -101,7 +101,8 @@ class _Item:
         self.partition = partition
         self.prepared = prepared
         self.settings = settings
-        self.verification: int | None = None  # the log's token while the coordinator is asked
+        self.asks = False  # whether the coordinator of its transaction has to confirm it
+        self.verification: int | None = None  # the log's token for that, where it needs one
 
 
 class _ProduceRun:
@@ -179,17 +180,14 @@ class _ProduceRun:
     def _must_ask(self, item: _Item, batch: BatchInfo) -> bool:
         """Whether the coordinator has to be asked: the first batch of a transaction in this partition joins it, or for
         older clients must have joined before."""
-        if not batch.attributes & TRANSACTIONAL_FLAG or not item.partition.is_leader:
-            return False
-        if not verification.is_needed(self._ctx):
-            return False
-        item.verification = item.partition.log.begin_verification(batch.producer_id, batch.producer_epoch)
-        return item.verification is not None
+        if batch.attributes & TRANSACTIONAL_FLAG and item.partition.is_leader:
+            item.asks, item.verification = verification.begin(self._ctx, item.partition, batch)
+        return item.asks
 
     async def finish_slowly(self) -> ProduceResponse | None:
         """The slow way: convert on a thread what needs it, ask the coordinator, then append and answer as usual."""
         await self._convert_all()
-        await self._ask_coordinator([item for item in self._items if item.verification is not None])
+        await self._ask_coordinator([item for item in self._items if item.asks])
         self.append_all()
         answer = self.answer()
         if not isinstance(answer, PendingResponse):

@@ -20,12 +20,21 @@ FIRST_VERSION_THAT_JOINS = 12
 FIRST_VERSION_WITH_ABORTABLE = 11
 
 
-def is_needed(ctx: RequestContext) -> bool:
-    """Newer clients rely on it, for older ones it can be switched off."""
-    return "transactions" in ctx.coordinators and (
-        ctx.api_version >= FIRST_VERSION_THAT_JOINS
-        or ctx.services.configs.broker_bool("transaction.partition.verification.enable")
-    )
+def begin(ctx: RequestContext, partition: Partition, batch: BatchInfo) -> tuple[bool, int | None]:
+    """Whether the coordinator has to confirm a batch, and the token with which it is appended then.
+
+    A batch that joins needs no token: the marker that ends its transaction raises the epoch, and an older epoch is
+    refused. Asking about older clients can be switched off.
+    """
+    log, producer_id, epoch = partition.log, batch.producer_id, batch.producer_epoch
+    if "transactions" not in ctx.coordinators or log.has_open_transaction(producer_id, epoch):
+        return False, None
+    if ctx.api_version >= FIRST_VERSION_THAT_JOINS:
+        return True, None
+    if not ctx.services.configs.broker_bool("transaction.partition.verification.enable"):
+        return False, None
+    token = log.begin_verification(producer_id, epoch)
+    return token is not None, token
 
 
 async def confirm(

@@ -79,19 +79,15 @@ async def _commit(
     partition = ctx.replicas.partition(OFFSETS_TOPIC, index)
     partition.require_leader()
     producer_id, epoch = request.producer_id, request.producer_epoch
-    token = partition.log.begin_verification(producer_id, epoch)
-    if token is not None:
+    if not partition.log.has_open_transaction(producer_id, epoch):
         place = (OFFSETS_TOPIC, index)
-        codes = await transactions.membership.ask(
-            request.transactional_id,
-            producer_id,
-            epoch,
-            [place],
-            join=ctx.api_version >= FIRST_VERSION_THAT_JOINS,
-        )
+        join = ctx.api_version >= FIRST_VERSION_THAT_JOINS
+        token = None if join else partition.log.begin_verification(producer_id, epoch)
+        codes = await transactions.membership.ask(request.transactional_id, producer_id, epoch, [place], join=join)
         if codes[place] is not ErrorCode.NONE:
             return _unconfirmed(codes[place], ctx.api_version)
-        partition.log.check_verification(producer_id, token)
+        if token is not None:
+            partition.log.check_verification(producer_id, token)
     return await groups.prepare_transactional_commit(
         request.group_id,
         producer_id,
