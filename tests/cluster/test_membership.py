@@ -19,7 +19,7 @@ from chronik.protocol.messages.topics import (
 )
 from harness.cluster_view import ask, wait_until_agreed
 from harness.faults import Faults
-from harness.node_process import NodeProcess, three_nodes
+from harness.node_process import NodeProcess
 from harness.operator import (
     chronik_cluster,
     chronik_cluster_json,
@@ -36,18 +36,6 @@ ALL = [1, 2, 3]
 PARTITIONS = 4
 _new_ids = itertools.count(4)
 _topics = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
-    """Three nodes that every test of this module leaves as it found them."""
-    made = three_nodes(tmp_path_factory.mktemp("trio"))
-    for node in made:
-        node.start(wait=False)
-    wait_until_agreed(made, brokers=ALL)
-    yield made
-    for node in made:
-        node.close()
 
 
 @pytest.fixture

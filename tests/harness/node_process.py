@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ from harness.waiting import eventually
 
 READY_DEADLINE_S = 30.0
 STOP_DEADLINE_S = 10.0
+FILLER = "filler"
+PRIVATE_MOUNTS = ("unshare", "--map-root-user", "--mount")
 
 
 class NodeProcess:
@@ -31,6 +34,7 @@ class NodeProcess:
         http: bool = False,
         peer_port: int | None = None,
         join: str | None = None,
+        disk_bytes: int | None = None,
     ) -> None:
         self.directory = directory
         self.node_id = node_id
@@ -43,6 +47,7 @@ class NodeProcess:
         self._join = join
         self._settings = settings or {}
         self._arguments = arguments
+        self._disk_bytes = disk_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -75,7 +80,37 @@ class NodeProcess:
             command += ["--join", self._join]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
-        return [*command, *self._arguments]
+        return [*self._on_small_disk(), *command, *self._arguments]
+
+    def _on_small_disk(self) -> list[str]:
+        """The data folder on a file system of its own, as small as wanted, which needs no privileges: only this process
+        sees it, and it is gone with the process."""
+        if self._disk_bytes is None:
+            return []
+        mount = f'mkdir -p "$0" && mount -t tmpfs -o size={self._disk_bytes} tmpfs "$0" && exec "$@"'
+        return [*PRIVATE_MOUNTS, "sh", "-c", mount, str(self.data_dir)]
+
+    @property
+    def visible_data_dir(self) -> Path:
+        """The data folder as the node sees it, also when it is on a file system of its own."""
+        if self._disk_bytes is None or not self.running:
+            return self.data_dir
+        return Path(f"/proc/{self.pid}/root{self.data_dir.absolute()}")
+
+    def fill_disk(self) -> None:
+        """Leaves no free byte on the node's small disk."""
+        assert self._disk_bytes is not None, "only a disk of its own can be filled"
+        with (self.visible_data_dir / FILLER).open("wb", buffering=0) as filler:
+            for piece in (1 << 16, 1 << 10, 1):
+                try:
+                    while filler.write(bytes(piece)):
+                        pass
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def free_disk(self) -> None:
+        (self.visible_data_dir / FILLER).unlink()
 
     def start(self, *, wait: bool = True) -> NodeProcess:
         assert not self.running, "the node is already running"
@@ -148,18 +183,36 @@ class NodeProcess:
             self._process.wait()
 
 
+def has_private_mounts() -> bool:
+    """Whether this machine lets a process have file systems of its own."""
+    probe = [*PRIVATE_MOUNTS, "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return (
+        shutil.which(probe[0]) is not None and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    )
+
+
 def three_nodes(
     directory: Path,
     settings: dict[str, str] | None = None,
     *,
     http: bool = False,
     network: FaultProxy | None = None,
+    small_disk: tuple[int, int] | None = None,
 ) -> list[NodeProcess]:
-    """Three nodes of one cluster, not yet started; with a `network` they reach each other only through it."""
+    """Three nodes of one cluster, not yet started; with a `network` they reach each other only through it. With
+    `small_disk`, a node id and a size, that one has little space."""
     ports = {node_id: free_port() for node_id in (1, 2, 3)}
     known = {node_id: network.front(node_id, port) if network else port for node_id, port in ports.items()}
     voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in known.items())
     return [
-        NodeProcess(directory, node_id=node_id, voters=voters, settings=settings, peer_port=port, http=http)
+        NodeProcess(
+            directory,
+            node_id=node_id,
+            voters=voters,
+            settings=settings,
+            peer_port=port,
+            http=http,
+            disk_bytes=small_disk[1] if small_disk is not None and small_disk[0] == node_id else None,
+        )
         for node_id, port in ports.items()
     ]

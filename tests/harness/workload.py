@@ -201,7 +201,7 @@ def _reordered(log: Seen) -> list[str]:
 
 def replica_bytes(node: NodeProcess, topic: str, partition: int) -> bytes:
     """What a node has on its disk of a partition, in order."""
-    folder = next(iter(node.data_dir.rglob(f"{topic}-{partition}")), None)
+    folder = next(iter(node.visible_data_dir.rglob(f"{topic}-{partition}")), None)
     if folder is None:
         return b""
     segments: list[Path] = sorted(folder.glob("*.log"))
