@@ -22,6 +22,8 @@ app.command("chronik.cli.group:app", name="group", help="List, describe and dele
 app.command("chronik.cli.txn:app", name="txn", help="List and describe transactions; end one that hangs.")
 app.command("chronik.cli.produce:produce", help="Write standard input to a topic, a record a line.")
 app.command("chronik.cli.consume:consume", help="Print the records of a topic.")
+app.command("chronik.cli.sql:sql", help="Ask SQL of topics: every topic is a table by its name.")
+app.command("chronik.cli.pipeline:app", name="pipeline", help="Keep topics as tables; transforms; Spark Connect.")
 app.command("chronik.cli.bench:app", name="bench", help="Measure a cluster: throughput, latency, topics, failover.")
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from chronik.pipeline.arrow_schema import SPARK_TYPES, default_columns
 from chronik.pipeline.source_options import OptionError, read_options, write_options
+from chronik.pipeline.sql.live_reader import LiveReader, live_part, live_schema
 
 
 class ChronikDataSource(DataSource):
@@ -20,13 +21,19 @@ class ChronikDataSource(DataSource):
     def name(cls) -> str:
         return "chronik"
 
-    def schema(self) -> str:
+    def schema(self) -> str | StructType:
+        part = live_part(self.options)
+        if part is not None:
+            return live_schema(part)
         names = default_columns(headers=read_options(self.options).include_headers)
         return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from chronik.pipeline.batch_reader import BatchReader
 
+        part = live_part(self.options)
+        if part is not None:
+            return LiveReader(part)
         return BatchReader(read_options(self.options), columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

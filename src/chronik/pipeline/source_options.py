@@ -57,7 +57,6 @@ _READ = {
     "kafka.security.protocol",
     "kafka.fetch.max.bytes",
     "kafka.max.partition.fetch.bytes",
-    "chronik.table",
 }
 
 _WRITE = {

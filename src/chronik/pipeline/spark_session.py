@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
+
+_NOISE = (b"WARNING: Using incubator modules",)
 
 
 class SparkMissing(RuntimeError):
@@ -67,7 +71,34 @@ def start_session(app: str, master: str | None = None, settings: Mapping[str, st
     builder = SparkSession.builder.master(chosen).appName(app)
     for name, value in {**session_settings(chosen), **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _noise_dropped():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _noise_dropped() -> Iterator[None]:
+    """Have the JVM that is started meanwhile write its errors through a filter that drops what no person needs."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        yield
+        return
+    errors = os.dup(2)
+    readable, writable = os.pipe()
+    os.dup2(writable, 2)
+    os.close(writable)
+    try:
+        yield
+    finally:
+        os.dup2(errors, 2)
+        threading.Thread(target=_pass_on, args=(readable, errors), daemon=True).start()
+
+
+def _pass_on(readable: int, errors: int) -> None:
+    with os.fdopen(readable, "rb") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                os.write(errors, line)
 
 
 def _quiet_logging() -> str:

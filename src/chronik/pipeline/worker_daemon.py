@@ -12,7 +12,8 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import chronik.pipeline.batch_reader
-import chronik.pipeline.source  # noqa: F401
+import chronik.pipeline.source
+import chronik.pipeline.tables.ingest_task  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -219,6 +219,7 @@ class TableKeeper:
         begins = Begins(
             {piece.partition: piece.start for piece in ranges},
             {piece.partition: kept.table.stored(piece.partition) for piece in ranges},
+            {piece.partition: kept.dead.stored(piece.partition) for piece in ranges},
         )
         return _Plan(kept, begins, ranges, lag)
 

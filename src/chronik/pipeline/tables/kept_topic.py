@@ -46,6 +46,7 @@ class Begins(msgspec.Struct):
 
     offsets: dict[int, int]
     stored: dict[int, int | None]
+    dead_letters: dict[int, int | None]
 
 
 class KeptTopic:
@@ -125,7 +126,7 @@ class KeptTopic:
         if letters:
             self.dead.create()
             touched = {file.partition for file in letters}
-            self.dead.commit(letters, {p: (self.dead.stored(p), moves[p]) for p in touched})
+            self.dead.commit(letters, {p: (begins.dead_letters[p], moves[p]) for p in touched})
         self.table.create()
         self.table.add_columns(table_columns(self.settings.value_format, self.typed))
         version = self.table.commit(files, {p: (begins.stored[p], end) for p, end in moves.items()})

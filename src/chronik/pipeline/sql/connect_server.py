@@ -1,0 +1,57 @@
+"""`chronik pipeline connect`: a Spark Connect server with every topic as a view.
+
+Sessions of Spark Connect are apart from each other, so topics are global temporary views, `global_temp.NAME`: each is
+fixed to a version of its table and an end of its log, and renewed every few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from chronik.client.errors import ClientError
+from chronik.pipeline.spark_session import start_session
+from chronik.pipeline.sql.engine import connect_settings
+from chronik.pipeline.sql.topic_views import TopicViews
+from chronik.protocol.errors import KafkaError
+
+RENEW_S = 5.0
+_POLL_S = 0.2
+
+
+def serve(
+    *,
+    bootstrap: str,
+    warehouse: Path,
+    master: str | None,
+    host: str,
+    port: int,
+    stopping: Callable[[], bool],
+    token: str | None = None,
+) -> None:
+    """Serve until told to stop. The token is CHRONIK_CONNECT_TOKEN, or a new one that is printed."""
+    chosen = token or os.environ.get("CHRONIK_CONNECT_TOKEN") or secrets.token_urlsafe(24)
+    settings = {**connect_settings(port, chosen), "spark.connect.grpc.binding.address": host}
+    spark = start_session("chronik connect", master, settings)
+    views = TopicViews(spark, bootstrap, warehouse, shared=True)
+    views.prepare_all()
+    print(f"Spark Connect is ready: sc://{host}:{port}/;token={chosen}", flush=True)
+    print("Topics are views named global_temp.NAME; this ends with Ctrl-C", flush=True)
+    due = time.monotonic() + RENEW_S
+    trouble: str | None = None
+    while not stopping():
+        time.sleep(_POLL_S)
+        if time.monotonic() < due:
+            continue
+        try:
+            views.prepare_all()
+            trouble = None
+        except (KafkaError, ClientError) as error:
+            if str(error) != trouble:
+                trouble = str(error)
+                print(f"the views were not renewed: {trouble}", flush=True)
+        due = time.monotonic() + RENEW_S
+    spark.stop()

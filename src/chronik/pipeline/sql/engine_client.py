@@ -1,0 +1,183 @@
+"""Finding, starting and asking the engine of `chronik sql`. Imports no Spark, so that a warm answer is a quick one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chronik.client.errors import ClientError
+
+START_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 20.0
+_CONNECT_S = 5.0
+_POLL_S = 0.05
+_LOG_TAIL_LINES = 15
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What an engine works on. Callers that want the same share one."""
+
+    bootstrap: str
+    warehouse: str
+    master: str
+
+
+class EngineState(msgspec.Struct, frozen=True):
+    """How to reach a running engine; kept in a file that only its owner can read."""
+
+    pid: int
+    port: int
+    connect_port: int
+    token: str
+
+
+class Query(msgspec.Struct):
+    token: str
+    sql: str = ""
+    stop: bool = False
+
+
+class SqlError(ClientError):
+    """A query failed; the text says why and where."""
+
+
+class EngineMissing(ClientError):
+    """The engine could not be started, or went away."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    name: str
+    type: str
+
+
+class Piece(msgspec.Struct):
+    """A line of an answer."""
+
+    columns: list[Column] | None = None
+    warnings: list[str] = []
+    rows: list[list[Any]] = []
+    end: bool = False
+    seconds: float = 0.0
+    error: str | None = None
+
+
+class Answer(msgspec.Struct):
+    """A whole answer: its columns first, rows as they come."""
+
+    columns: list[Column]
+    warnings: list[str]
+    rows: Iterator[list[Any]]
+
+
+def engines_folder() -> Path:
+    chosen = os.environ.get("CHRONIK_ENGINES")
+    if chosen:
+        return Path(chosen)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "chronik" / "engines"
+
+
+class EngineClient:
+    """The engine for one cluster, warehouse and master."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        key = hashlib.sha256(msgspec.json.encode(wanted)).hexdigest()[:16]
+        self.folder = engines_folder() / key
+
+    def state(self) -> EngineState | None:
+        """How to reach the engine, if one is there and alive."""
+        try:
+            state = msgspec.json.decode((self.folder / "engine.json").read_bytes(), type=EngineState)
+            os.kill(state.pid, 0)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return state
+
+    def start(self) -> EngineState:
+        """Start the engine, detached from this terminal, and wait until it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.chmod(0o700)
+        (self.folder / "wanted.json").write_bytes(msgspec.json.encode(self.wanted))
+        log_path = self.folder / "engine.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "chronik.pipeline.sql.engine", str(self.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+            )
+        deadline = time.monotonic() + START_DEADLINE_S
+        while time.monotonic() < deadline:
+            state = self.state()
+            if state is not None:
+                return state
+            if process.poll() not in (None, 0):
+                tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+                raise EngineMissing(f"Spark could not be started; the log {log_path} ends with:\n{tail}")
+            time.sleep(_POLL_S)
+        raise EngineMissing(f"Spark was not ready within {START_DEADLINE_S:g} s; see {log_path}")
+
+    def query(self, sql: str) -> Answer:
+        """Ask the engine, starting it if need be. SqlError when the query is wrong."""
+        state = self.state() or self.start()
+        try:
+            pieces = self._ask(state, Query(state.token, sql))
+            first = next(pieces)
+        except (ConnectionRefusedError, StopIteration):
+            state = self.start()
+            pieces = self._ask(state, Query(state.token, sql))
+            first = next(pieces)
+        if first.error is not None:
+            raise SqlError(first.error)
+        return Answer(first.columns or [], first.warnings, _rows(first, pieces))
+
+    def stop(self) -> bool:
+        """End the engine; whether there was one."""
+        state = self.state()
+        if state is None:
+            return False
+        try:
+            list(self._ask(state, Query(state.token, stop=True)))
+        except OSError:
+            os.kill(state.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_DEADLINE_S
+        while time.monotonic() < deadline:
+            try:
+                os.kill(state.pid, 0)
+            except OSError:
+                return True
+            time.sleep(_POLL_S)
+        raise EngineMissing(f"the engine (process {state.pid}) did not end within {STOP_DEADLINE_S:g} s")
+
+    def _ask(self, state: EngineState, query: Query) -> Iterator[Piece]:
+        with socket.create_connection(("127.0.0.1", state.port), _CONNECT_S) as connection:
+            connection.settimeout(None)
+            connection.sendall(msgspec.json.encode(query) + b"\n")
+            with connection.makefile("rb") as stream:
+                for line in stream:
+                    yield msgspec.json.decode(line, type=Piece)
+
+
+def _rows(first: Piece, pieces: Iterator[Piece]) -> Iterator[list[Any]]:
+    yield from first.rows
+    ended = first.end
+    for piece in pieces:
+        if piece.error is not None:
+            raise SqlError(piece.error)
+        yield from piece.rows
+        ended = piece.end
+    if not ended:
+        raise EngineMissing("the engine went away in the middle of the answer; ask again")

@@ -1,0 +1,174 @@
+"""A temporary view per topic that a query names: each record once, wherever it is.
+
+The table is opened at its newest version V. V says, per partition, which offset comes next; the live part begins there
+and ends where the log ends now. An ingest that runs at the same time makes a version V + 1, which this query does not
+look at, so no record is seen twice and none is missed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from chronik.client import Cluster, Isolation, TopicPartition
+from chronik.client.admin.topics import list_topics
+from chronik.pipeline.positions import earliest, latest
+from chronik.pipeline.ranges import OffsetRange
+from chronik.pipeline.sql.live_reader import OPTION, LivePart
+from chronik.pipeline.sql.sampling import Sampler
+from chronik.pipeline.tables.delta_table import ForeignTable, TopicTable
+from chronik.pipeline.tables.layout import (
+    DAY,
+    DEAD_LETTER_SUFFIX,
+    JSON,
+    RESCUED,
+    TableSettings,
+    dead_letter_columns,
+    raw_columns,
+    schema_to_text,
+    table_folder,
+    topic_settings,
+    typed_columns,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_WORDS = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
+_ALL_TOPICS = re.compile(r"^\s*show\s+(tables|views)\b", re.IGNORECASE)
+
+
+class TopicViews:
+    """Makes views in one Spark session; with `shared`, in `global_temp`, where all sessions find them."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, warehouse: Path, *, shared: bool = False) -> None:
+        self.spark = spark
+        self._shared = shared
+        self.bootstrap = bootstrap
+        self.warehouse = warehouse
+        self.cluster = Cluster(bootstrap)
+        self._samplers: dict[str, Sampler] = {}
+        self._landed: dict[str, tuple[int, DataFrame]] = {}
+
+    def prepare(self, sql: str) -> list[str]:
+        """Make or renew the views of the topics that a query names; warnings that its reader should see."""
+        topics = {topic.name: topic for topic in list_topics(self.cluster)}
+        words = mentioned(sql)
+        every = _ALL_TOPICS.match(sql) is not None
+        warnings: list[str] = []
+        for name, topic in topics.items():
+            if every or name.casefold() in words:
+                warnings += self._make(topic_settings(self.cluster, topic))
+            letters = name + DEAD_LETTER_SUFFIX
+            if letters.casefold() in words and letters not in topics:
+                self._make_dead_letters(topic_settings(self.cluster, topic))
+        return warnings
+
+    def prepare_all(self) -> None:
+        """Make or renew the views of all topics."""
+        for topic in list_topics(self.cluster):
+            self._make(topic_settings(self.cluster, topic))
+
+    def _make(self, settings: TableSettings) -> list[str]:
+        table = TopicTable(table_folder(self.warehouse, settings.topic), settings, pa.schema([]))
+        warnings: list[str] = []
+        try:
+            exists = table.open()
+        except ForeignTable as error:
+            warnings.append(f"{error}. Only the live log is read")
+            exists, table = False, TopicTable(self.warehouse / "none", settings, pa.schema([]))
+        ranges, lost = self._live_ranges(settings, table)
+        warnings += lost
+        typed = typed_columns(table.columns())
+        if settings.value_format == JSON and not settings.schema_ddl:
+            sampler = self._samplers.setdefault(settings.topic_id, Sampler())
+            sampler.look(self.cluster, ranges)
+            typed = sampler.columns(typed)
+        order = [*typed.names, *(field.name for field in raw_columns(settings.value_format))]
+        order += [RESCUED, DAY] if settings.value_format == JSON else [DAY]
+        parts = []
+        if exists:
+            parts.append(self._landed_part(table, table.columns()))
+        if ranges or not parts:
+            parts.append(self._live_part(settings, typed, ranges))
+        frame = parts[0]
+        for part in parts[1:]:
+            frame = frame.unionByName(part, allowMissingColumns=True)
+        self._register(settings.topic, frame.select(*(_quoted(name) for name in order if name in frame.columns)))
+        return warnings
+
+    def _make_dead_letters(self, settings: TableSettings) -> None:
+        table = TopicTable(table_folder(self.warehouse, settings.dead_letter), settings, dead_letter_columns())
+        if table.open():
+            self._register(settings.dead_letter, self._landed_part(table, dead_letter_columns()))
+
+    def _live_ranges(self, settings: TableSettings, table: TopicTable) -> tuple[list[OffsetRange], list[str]]:
+        places = [TopicPartition(settings.topic, partition) for partition in settings.partitions]
+        first = earliest(self.cluster, places)
+        last = latest(self.cluster, places, Isolation.READ_COMMITTED)
+        ranges: list[OffsetRange] = []
+        warnings: list[str] = []
+        for place in places:
+            stored = table.stored(place.partition)
+            if stored is not None and first[place] > stored:
+                warnings.append(
+                    f"offsets {stored} to {first[place] - 1} of {place} were removed by retention before they landed; "
+                    "they are in no answer"
+                )
+            start = max(stored or 0, first[place])
+            if last[place] > start:
+                ranges.append(OffsetRange(*place, start, last[place]))
+        return ranges, warnings
+
+    def _landed_part(self, table: TopicTable, columns: pa.Schema) -> DataFrame:
+        """The files of one version, read by Spark itself; kept for as long as the version is the newest."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        key = str(table.folder)
+        known = self._landed.get(key)
+        if known is not None and known[0] == table.version:
+            return known[1]
+        schema = from_arrow_schema(columns.append(pa.field(DAY, pa.date32())))
+        files = table.files()
+        if files:
+            frame = self.spark.read.schema(schema).option("basePath", key).parquet(*files)
+        else:
+            frame = self.spark.createDataFrame([], schema)
+        self._landed[key] = (table.version, frame)
+        return frame
+
+    def _live_part(self, settings: TableSettings, typed: pa.Schema, ranges: Iterable[OffsetRange]) -> DataFrame:
+        part = LivePart(
+            self.bootstrap,
+            settings.topic,
+            settings.value_format,
+            settings.on_error,
+            schema_to_text(typed),
+            not settings.enabled,
+            [(piece.partition, piece.start, piece.end) for piece in ranges],
+        )
+        document = msgspec.json.encode(part).decode()
+        return self.spark.read.format("chronik").option(OPTION, document).load()
+
+    def _register(self, name: str, frame: DataFrame) -> None:
+        if self._shared:
+            frame.createOrReplaceGlobalTempView(_quoted(name))
+        else:
+            frame.createOrReplaceTempView(_quoted(name))
+
+
+def mentioned(sql: str) -> set[str]:
+    """Everything in a query that may be the name of a table, in lower case: words, and what is in backticks."""
+    found: set[str] = set()
+    for quoted, word in _WORDS.findall(sql):
+        found.add((quoted.replace("``", "`") or word).casefold())
+    return found
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,238 @@
+"""Topics kept as Delta tables: every record once, typed columns, dead letters, and what happens when things change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from chronik.client import Cluster, TopicPartition
+from chronik.client.admin.configs import ResourceType, alter_configs
+from chronik.client.admin.groups import committed_offsets
+from chronik.client.admin.topics import create_topic, delete_records, delete_topic
+from chronik.pipeline.tables.keeper import GROUP, KeeperSettings, TableKeeper, TopicProgress
+from chronik.pipeline.tables.maintenance import tidy
+from harness.node_process import NodeProcess
+
+Produce = Callable[..., None]
+DAY_MS = 86_400_000
+
+
+class Keeping:
+    """Keeps tables in one warehouse, and remembers what was reported."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, warehouse: Path) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self.warehouse = warehouse
+        self.reported: list[TopicProgress] = []
+        self._keepers: list[TableKeeper] = []
+
+    def keeper(self, *topics: str, **settings: Any) -> TableKeeper:
+        made = TableKeeper(
+            self.spark,
+            KeeperSettings(bootstrap=self.bootstrap, warehouse=self.warehouse, topics=frozenset(topics), **settings),
+            self.reported.append,
+        )
+        self._keepers.append(made)
+        return made
+
+    def once(self, *topics: str, **settings: Any) -> bool:
+        return self.keeper(*topics, **settings).run_once()
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        found = DeltaTable(str(self.warehouse / table)).to_pyarrow_table().to_pylist()
+        return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+    def close(self) -> None:
+        for keeper in self._keepers:
+            keeper.close()
+
+
+@pytest.fixture
+def keeping(spark: SparkSession, node: NodeProcess, warehouse: Path) -> Iterator[Keeping]:
+    made = Keeping(spark, node.bootstrap, warehouse)
+    yield made
+    made.close()
+
+
+def as_json(*documents: Any) -> list[bytes]:
+    return [json.dumps(document).encode() for document in documents]
+
+
+def test_json_becomes_typed_columns_and_grows_with_new_fields(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce, cluster: Cluster
+) -> None:
+    name = topic(partitions=2, table_enabled="true")
+    produce(name, as_json({"id": 1, "city": "Ulm"}, {"id": 2, "total": 9.5}), partition=0)
+    produce(name, as_json({"id": 3, "a": {"x": 1}}), partition=1, timestamp_ms=DAY_MS + 5)
+    assert keeping.once(name)
+    rows = keeping.rows(name)
+    assert [(r["partition"], r["offset"], r["id"], r["city"], r["total"], r["a"]) for r in rows] == [
+        (0, 0, 1, "Ulm", None, None),
+        (0, 1, 2, None, 9.5, None),
+        (1, 0, 3, None, None, {"x": 1}),
+    ]
+    assert [str(r["_day"]) for r in rows] == ["1970-01-01", "1970-01-01", "1970-01-02"]
+    assert rows[0]["value"] == b'{"id": 1, "city": "Ulm"}'
+
+    produce(name, as_json({"id": "four", "a": {"x": 1, "y": "new"}, "more": True}), partition=0)
+    assert keeping.once(name)
+    rows = keeping.rows(name)
+    assert len(rows) == 4
+    late = rows[2]
+    assert (late["id"], late["a"], late["more"]) == (None, {"x": 1, "y": "new"}, True)
+    assert json.loads(late["_rescued"]) == {"id": "four"}
+    positions = {
+        place.partition: at.offset for place, at in committed_offsets(cluster, GROUP).items() if place.topic == name
+    }
+    assert positions == {0: 3, 1: 1}
+    assert keeping.once(name) and len(keeping.rows(name)) == 4
+
+
+def test_raw_and_string_topics_are_landed_as_they_are(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    raw, text = topic(table_value_format="binary"), topic(table_value_format="string")
+    produce(raw, [b"\x00\xff", None], key=b"k")
+    produce(text, ["grün".encode(), b"\xff"])
+    assert keeping.once(raw, text)
+    assert [(r["key"], r["value"]) for r in keeping.rows(raw)] == [(b"k", b"\x00\xff"), (b"k", None)]
+    assert [r["value"] for r in keeping.rows(text)] == ["grün"]
+    (letter,) = keeping.rows(f"{text}__dead_letter")
+    assert (letter["offset"], letter["value"]) == (1, b"\xff") and "UTF-8" in letter["reason"]
+
+
+def test_a_record_that_is_no_json_is_dead_lettered_skipped_or_stops_the_topic(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce, cluster: Cluster
+) -> None:
+    names = {choice: topic(table_on_error=choice) for choice in ("dead-letter", "skip", "stop")}
+    for name in names.values():
+        produce(name, [b'{"n": 1}', b"poison", b'{"n": 2}'])
+    assert not keeping.once(*names.values())
+    assert [r["n"] for r in keeping.rows(names["dead-letter"])] == [1, 2]
+    (letter,) = keeping.rows(names["dead-letter"] + "__dead_letter")
+    assert (letter["topic"], letter["partition"], letter["offset"], letter["value"]) == (
+        names["dead-letter"],
+        0,
+        1,
+        b"poison",
+    )
+    assert [r["n"] for r in keeping.rows(names["skip"])] == [1, 2]
+    assert not (keeping.warehouse / (names["skip"] + "__dead_letter")).exists()
+    assert [r["n"] for r in keeping.rows(names["stop"])] == [1]
+    stopped = [p.error for p in keeping.reported if p.topic == names["stop"] and p.error]
+    assert stopped and f"offset 1 of {names['stop']}-0" in stopped[0]
+
+    alter_configs(cluster, ResourceType.TOPIC, names["stop"], {"table.on.error": "skip"})
+    assert keeping.once(names["stop"])
+    assert [r["n"] for r in keeping.rows(names["stop"])] == [1, 2]
+
+
+def test_a_given_schema_is_kept_to(keeping: Keeping, topic: Callable[..., str], produce: Produce) -> None:
+    name = topic(table_schema="id INT, at TIMESTAMP, tags ARRAY<STRING>")
+    bad = topic(table_schema="id MAP<STRING, INT>")
+    produce(name, as_json({"id": 1, "at": "2026-01-31T12:00:00Z", "tags": ["a"], "extra": 5}, {"id": 2**40}))
+    produce(bad, as_json({}))
+    keeping.once(name, bad)
+    first, second = keeping.rows(name)
+    assert (first["id"], first["at"].isoformat(), first["tags"]) == (1, "2026-01-31T12:00:00+00:00", ["a"])
+    assert json.loads(first["_rescued"]) == {"extra": 5}
+    assert second["id"] is None and json.loads(second["_rescued"]) == {"id": 2**40}
+    assert any(p.topic == bad and "cannot be filled from JSON" in (p.error or "") for p in keeping.reported)
+
+
+def test_a_backlog_is_landed_in_rounds_of_bounded_size(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    name = topic(partitions=3, table_value_format="binary")
+    for partition in range(3):
+        produce(name, [b"v%d" % n for n in range(40)], partition=partition)
+    assert keeping.once(name, max_offsets_per_trigger=50)
+    assert len([p for p in keeping.reported if p.rows]) >= 3
+    assert [(r["partition"], r["offset"]) for r in keeping.rows(name)] == [(p, n) for p in range(3) for n in range(40)]
+
+
+def test_records_of_very_many_days_are_landed_all_the_same(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    name = topic(table_value_format="binary")
+    for day in range(100):
+        produce(name, [b"%d" % day], timestamp_ms=day * DAY_MS)
+    assert keeping.once(name)
+    assert [r["offset"] for r in keeping.rows(name)] == list(range(100))
+    assert max(p.files for p in keeping.reported) <= 64
+
+
+def test_a_second_writer_neither_repeats_nor_loses_a_record(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    name = topic()
+    produce(name, [*as_json({"n": 1}, {"n": 2}, "no object"), b"poison"])
+    slow, fast = keeping.keeper(name), keeping.keeper(name)
+    slow.discover()
+    land = slow._land
+
+    def overtaken(*arguments: Any) -> TopicProgress:
+        assert fast.run_once()
+        return land(*arguments)
+
+    slow._land = overtaken  # type: ignore[method-assign]
+    results = slow.round()
+    assert "another writer" in (results[0].error or "")
+    assert [r["offset"] for r in keeping.rows(name)] == [0, 1, 2]
+    assert [r["offset"] for r in keeping.rows(f"{name}__dead_letter")] == [3]
+
+
+def test_offsets_lost_to_retention_stop_the_topic_unless_gaps_are_allowed(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce, cluster: Cluster
+) -> None:
+    name = topic(table_value_format="string")
+    produce(name, [b"0", b"1", b"2"])
+    delete_records(cluster, {TopicPartition(name, 0): 1})
+    assert keeping.once(name), "a table begins where the log begins"
+    produce(name, [b"3", b"4", b"5"])
+    delete_records(cluster, {TopicPartition(name, 0): 5})
+    assert not keeping.once(name)
+    assert f"offsets 3 to 4 of {name}-0" in (keeping.reported[-1].error or "")
+    assert keeping.once(name, allow_gaps=True)
+    assert [r["value"] for r in keeping.rows(name)] == ["1", "2", "5"]
+
+
+def test_a_topic_made_anew_under_an_old_name_does_not_touch_the_old_table(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce, cluster: Cluster
+) -> None:
+    name = topic(table_value_format="string")
+    produce(name, [b"old"])
+    assert keeping.once(name)
+    delete_topic(cluster, name)
+    create_topic(cluster, name, partitions=1, configs={"table.value.format": "string"})
+    produce(name, [b"new"])
+    assert not keeping.once(name)
+    assert "Move the folder away" in (keeping.reported[-1].error or "")
+    assert [r["value"] for r in keeping.rows(name)] == ["old"]
+
+
+def test_small_files_are_compacted_and_orphans_removed_and_positions_stay(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    name = topic(table_value_format="string")
+    keeper = keeping.keeper(name)
+    keeper.discover()
+    for n in range(21):
+        produce(name, [b"%d" % n])
+        keeper.round()
+    folder = keeping.warehouse / name
+    orphan = folder / "_day=1970-01-01" / "part-orphan.parquet"
+    orphan.write_bytes(b"left by a task that was killed")
+    tidied = tidy(folder, keep_hours=0)
+    assert tidied is not None and tidied.files_compacted == 21 and not orphan.exists()
+    assert len(list(folder.glob("_day=*/*.parquet"))) == 1
+    produce(name, [b"21"])
+    assert keeping.once(name)
+    assert [r["value"] for r in keeping.rows(name)] == [str(n) for n in range(22)]
