@@ -3,12 +3,12 @@
 | Module | What lives there |
 |---|---|
 | `manager` | `LogManager`: opens, finds, creates, deletes the logs of a node |
-| `partition_log` | `PartitionLog`: one log; its parts are in `log_state`, `log_appends`, `log_reads`, `log_cuts` |
+| `partition_log` | `PartitionLog`: one log, made of `log_state`, `log_syncs`, `log_appends`, `log_reads`, `log_cuts` |
 | `segment`, `indexes`, `aborted_index`, `batch_walk` | files of a log and how to find things in them |
 | `producers`, `producer_snapshot`, `replay`, `epochs` | what a log remembers of producers and leaders |
 | `group_commit` | syncing many logs with few threads |
 | `recovery`, `checkpoints`, `checkpointing` | opening after a crash, and what makes that short |
-| `housekeeping`, `retention`, `compaction`, `deletion` | background work |
+| `housekeeping`, `retention`, `cleaner`, `compaction`, `segment_swap`, `deletion` | background work |
 | `files`, `open_files`, `ranges` | the file interface, the descriptor cache, checked byte ranges |
 """
 

@@ -198,8 +198,8 @@ class Checkpointer:
         log.checkpointed_offset = capture.offset
         if capture.snapshot is not None:
             gone = set(capture.obsolete_snapshots)
-            log.snapshot_offsets = [offset for offset in log.snapshot_offsets if offset not in gone]
-            log.snapshot_offsets.append(capture.offset)
+            # A roll may have written a newer one meanwhile.
+            log.snapshot_offsets = sorted({*log.snapshot_offsets, capture.offset} - gone)
 
     def _recovery_points(self) -> dict[PartitionKey, int]:
         return {key: log.checkpointed_offset for key, log in self._logs.items() if log.segments}

@@ -58,7 +58,9 @@ class Housekeeping:
         self.cleaner = Cleaner(logs, services, trash, executor)
         self._tasks: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
+        self._checkpoint_now = False
         self._stopping = False
+        services.checkpoint_soon = self.checkpoint_soon
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -70,6 +72,10 @@ class Housekeeping:
 
     def wake(self) -> None:
         """Something can be done before its interval is over."""
+        self._wake.set()
+
+    def checkpoint_soon(self) -> None:
+        self._checkpoint_now = True
         self._wake.set()
 
     async def stop(self) -> None:
@@ -90,6 +96,9 @@ class Housekeeping:
         due = [time.monotonic() + interval for interval, _ in duties]
         while not self._stopping:
             await self._sleep_until(min(due))
+            if self._checkpoint_now:
+                self._checkpoint_now = False
+                due[0] = 0.0
             for number, (interval, duty) in enumerate(duties):
                 if self._stopping:
                     return

@@ -1,9 +1,6 @@
-"""Appending to a partition log: offsets, idempotence, rolling, syncing, and what happens when the disk says no."""
+"""Appending to a partition log: offsets, idempotence, rolling. What comes after a write is in `log_syncs`."""
 
 from __future__ import annotations
-
-import errno
-from typing import TYPE_CHECKING, cast
 
 import structlog
 
@@ -12,19 +9,13 @@ from chronik.protocol.records import BatchInfo, parse_batches, stamp
 from chronik.protocol.records.control import EndTransactionMarker, read_end_transaction_marker
 from chronik.storage.checkpoints import PARTITION_METADATA, format_partition_metadata
 from chronik.storage.epochs import EpochCache
-from chronik.storage.group_commit import SyncWork
 from chronik.storage.indexes import OFFSET_ENTRY_BYTES
-from chronik.storage.log_state import AppendInfo, LogState, SyncState
+from chronik.storage.log_state import AppendInfo
+from chronik.storage.log_syncs import LogSyncs
 from chronik.storage.producer_snapshot import encode_snapshot
 from chronik.storage.producers import ProducerStates, RememberedBatch
 from chronik.storage.replay import aborted_entry
 from chronik.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_name
-
-if TYPE_CHECKING:
-    from chronik.storage.partition_log import PartitionLog
-
-PASSING_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors that refuse one append and say nothing about the bytes already written."""
 
 CONTROL_FLAG = 0x20
 
@@ -33,7 +24,7 @@ _NO_TIME = -1
 logger = structlog.get_logger()
 
 
-class LogAppends(LogState):
+class LogAppends(LogSyncs):
     """The writing half of a partition log."""
 
     __slots__ = ()
@@ -250,87 +241,6 @@ class LogAppends(LogState):
         self._dirty_files.append(path)
         if not self.snapshot_offsets or self.snapshot_offsets[-1] < offset:
             self.snapshot_offsets.append(offset)
-
-    # --- trouble -------------------------------------------------------------------------------------------------
-
-    def _write_failed(self, segment: Segment, error: OSError) -> KafkaError:
-        """Cut off what was written of a refused append, or stop the log when not even that is possible."""
-        try:
-            file = segment.log_slot.file
-            if file is not None:
-                file.truncate(segment.size)
-        except OSError as second:
-            self.fail(f"an append failed ({error}) and its bytes could not be cut off ({second})")
-            return self.refusal()
-        return self._refuse_or_fail(error)
-
-    def _refuse_or_fail(self, error: OSError) -> KafkaError:
-        if error.errno not in PASSING_TROUBLE:
-            self.fail(f"writing failed: {error}")
-            return self.refusal()
-        return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.topic}-{self.partition} cannot take records now: {error.strerror or error}; "
-            "make room, writes go on by themselves",
-        )
-
-    def fail(self, reason: str) -> None:
-        """Stop the log: what is not synced now will never be acknowledged."""
-        if self._failure is not None:
-            return
-        self._failure = reason
-        logger.error(
-            "a partition log has stopped, nothing more is written to it until the node is restarted",
-            topic=self.topic,
-            partition=self.partition,
-            reason=reason,
-            synced_offset=self.synced_offset,
-            end_offset=self.end_offset,
-        )
-        self.services.failed(self)
-
-    # --- syncing -------------------------------------------------------------------------------------------------
-
-    def request_sync(self) -> None:
-        """Sync what is dirty, soon."""
-        self._dirty = True
-        if self._sync_state is SyncState.IDLE and self._failure is None:
-            self._sync_state = SyncState.QUEUED
-            self.services.commits.request(self)
-
-    def begin_sync(self) -> SyncWork | None:
-        """For group commit: what to sync now."""
-        if self._failure is not None:
-            self._sync_state = SyncState.IDLE
-            return None
-        self._sync_state = SyncState.RUNNING
-        self._dirty = self._noted = False
-        files, self._dirty_files = self._dirty_files, []
-        directories, self._dirty_directories = self._dirty_directories, []
-        if self._config.durability == "fsync" or not self.segments:
-            end_offset = self.end_offset
-        else:
-            end_offset = max(self.flushed_offset, self.segments[-1].base_offset)
-        return SyncWork(self, files, list(dict.fromkeys(directories)), end_offset, self._generation)
-
-    def finish_sync(self, work: SyncWork, error: OSError | None) -> None:
-        """For group commit: the outcome. After an error the kernel may have dropped the bytes: the log stops."""
-        self._sync_state = SyncState.IDLE
-        if self._failure is not None:
-            return
-        if error is not None:
-            self.fail(f"a sync failed: {error}")
-            return
-        moved = False
-        if work.generation == self._generation and work.end_offset > self.flushed_offset:
-            self.flushed_offset = work.end_offset
-            moved = self._config.durability == "fsync"
-            self.services.changed.add(self)
-        if self._dirty:
-            self._sync_state = SyncState.QUEUED
-            self.services.commits.request(self)
-        if moved and self.on_synced is not None:
-            self.on_synced(cast("PartitionLog", self))
 
     # --- producers -----------------------------------------------------------------------------------------------
 

@@ -140,6 +140,7 @@ class LogCuts(LogAppends):
                 f"{self.high_watermark}, not to {offset}",
             )
         self.advance_start(offset)
+        self.services.checkpoint_soon()
         return self.log_start_offset
 
     def advance_start(self, offset: int) -> None:
@@ -164,6 +165,7 @@ class LogCuts(LogAppends):
         del self.bases[:count]
         for segment in gone:
             self._forget(segment)
+            self._drop_snapshot(segment.base_offset)
         self.advance_start(self.bases[0])
         self.services.changed.add(self)
         return gone
@@ -173,6 +175,8 @@ class LogCuts(LogAppends):
         old = self.segments[first : first + count]
         for gone in old:
             self._forget(gone)
+            if gone.base_offset != segment.base_offset:
+                self._drop_snapshot(gone.base_offset)
         self.segments[first : first + count] = [segment]
         self.bases[first : first + count] = [segment.base_offset]
         self._dirty_directories.append(self.directory)
@@ -186,6 +190,12 @@ class LogCuts(LogAppends):
     def _remove_snapshots(self, beyond: int) -> None:
         while self.snapshot_offsets and self.snapshot_offsets[-1] > beyond:
             offset = self.snapshot_offsets.pop()
+            self.services.fs.remove(f"{self.directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
+
+    def _drop_snapshot(self, offset: int) -> None:
+        """The snapshot of a segment goes with it, unless it is the only one."""
+        if offset in self.snapshot_offsets[:-1]:
+            self.snapshot_offsets.remove(offset)
             self.services.fs.remove(f"{self.directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}")
 
     def _restore_producers(self) -> None:

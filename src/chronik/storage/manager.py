@@ -78,9 +78,9 @@ class Threads:
             ThreadPoolExecutor(BACKGROUND_THREADS, "log-background"),
         )
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, wait: bool) -> None:
         for pool in (self.sync, self.readers, self.background):
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
 
 class LogManager:
@@ -221,19 +221,22 @@ class LogManager:
             return
         self._closed = True
         await self._housekeeping.stop()
-        idle = asyncio.Event()
-        self._services.commits.when_idle(idle.set)
+        clean = False
         try:
-            await asyncio.wait_for(idle.wait(), CLOSE_DEADLINE_S)
-            await self._housekeeping.flush_for_close()
-            marker = f"{self.root}/{CLEAN_SHUTDOWN}"
-            await self._in_background(lambda: write_atomically(self._fs, marker, b'{"version":0}'))
+            async with asyncio.timeout(CLOSE_DEADLINE_S):
+                idle = asyncio.Event()
+                self._services.commits.when_idle(idle.set)
+                await idle.wait()
+                await self._housekeeping.flush_for_close()
+                marker = f"{self.root}/{CLEAN_SHUTDOWN}"
+                await self._in_background(lambda: write_atomically(self._fs, marker, b'{"version":0}'))
+            clean = True
         except TimeoutError:
             logger.warning("logs were still being synced at the deadline, the next start scans their ends")
         except OSError as error:
             logger.error("logs could not be closed cleanly, the next start scans their ends", error=str(error))
         self._services.files.close()
-        self._threads.shutdown()
+        self._threads.shutdown(wait=clean)
 
     def _clock_ms(self) -> int:
         return int(self._clock() * 1000)

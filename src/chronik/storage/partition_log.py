@@ -1,7 +1,8 @@
 """The log of one partition: the class that replication, coordinators and the broker use.
 
     log_state     fields and offsets
-    log_appends   append, append_replica, roll, sync, failure
+    log_syncs     the sync that makes an append count, failure
+    log_appends   append, append_replica, roll
     log_reads     read_nowait, read, searches by time, aborted transactions, epochs
     log_cuts      truncate_to, reset_to, delete_records_to
 

@@ -12,8 +12,8 @@ from chronik.storage.batch_walk import walk
 from chronik.storage.checkpointing import Checkpointer
 from chronik.storage.files import File
 from chronik.storage.group_commit import SyncWork
-from chronik.storage.log_appends import LogAppends
 from chronik.storage.log_state import LogState
+from chronik.storage.log_syncs import LogSyncs
 from chronik.storage.segment import Segment
 from harness.simulated_disk import PowerCut
 from harness.storage_histories import History
@@ -76,7 +76,7 @@ def trust_the_length_of_the_file(patch: pytest.MonkeyPatch) -> None:
 
 
 def sync_only_the_newest_segment(patch: pytest.MonkeyPatch) -> None:
-    original = LogAppends.begin_sync
+    original = LogSyncs.begin_sync
 
     def begin(log: Any) -> SyncWork | None:
         work = original(log)
@@ -84,7 +84,7 @@ def sync_only_the_newest_segment(patch: pytest.MonkeyPatch) -> None:
             work.files = work.files[-1:]
         return work
 
-    patch.setattr(LogAppends, "begin_sync", begin)
+    patch.setattr(LogSyncs, "begin_sync", begin)
 
 
 def write_recovery_points_before_the_syncs(patch: pytest.MonkeyPatch) -> None:
