@@ -1,7 +1,7 @@
 """Group commit: many logs, few threads, one sync in flight per log while the next batch gathers.
 
 A log asks for a sync when it has unsynced bytes; at the end of the loop turn the waiting logs are handed to threads.
-With many of them waiting, one sync of the whole file system replaces theirs (see docs/decisions/0020).
+With many of them waiting, one sync of the whole file system replaces theirs (see docs/decisions/0024).
 """
 
 from __future__ import annotations

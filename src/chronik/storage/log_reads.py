@@ -1,7 +1,7 @@
 """Reading a partition log: on the loop when the bytes are in memory, on a thread when the disk must be waited for.
 
 Bytes that this process neither wrote nor checked are checked (CRC-32C) on a thread when they are first read, and so is
-everything that had to be waited for: damage on the disk is found there and never served (docs/decisions/0021).
+everything that had to be waited for: damage on the disk is found there and never served (docs/decisions/0025).
 """
 
 from __future__ import annotations
