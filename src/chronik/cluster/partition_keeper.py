@@ -109,6 +109,8 @@ class PartitionKeeper:
         topics = self._store.image.topics_by_id
         if delta.restored or delta.brokers_changed:
             self._sweep = True
+        if delta.configs_changed:
+            self._dirty.update(self._leaderless)  # an unclean leader may be allowed from now on
         for topic_id, numbers in delta.partitions_changed.items():
             topic = topics[topic_id]
             for number in numbers:

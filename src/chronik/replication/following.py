@@ -25,7 +25,7 @@ class Followed:
     START_OVER = 2  # the log was cut or restarted: name it to the leader again
     REST = 3  # not now: try again after a pause
 
-    __slots__ = ("_metrics", "leader", "leader_epoch", "partition", "slot")
+    __slots__ = ("_metrics", "_trouble", "leader", "leader_epoch", "partition", "slot")
 
     def __init__(self, partition: Partition, leader: int, leader_epoch: int, metrics: ReplicationMetrics) -> None:
         self.partition = partition
@@ -33,6 +33,7 @@ class Followed:
         self.leader_epoch = leader_epoch
         self.slot = 0
         self._metrics = metrics
+        self._trouble: str | None = None
 
     def take_in(self, result: PartitionResult, records: memoryview) -> int:
         """Appends, cuts or moves the watermarks as the leader says; returns what is to be done next."""
@@ -44,9 +45,14 @@ class Followed:
             verdict = self._append(records) if len(records) else self.NOTHING
             if verdict != self.START_OVER:
                 self._watermarks(result)
+            if self._trouble is not None and verdict == self.GROWN:
+                self._trouble = None
+                self._say("this replica follows again")
             return verdict
         except KafkaError as error:
-            self._say("this replica cannot follow", error=error.code.name, reason=error.message)
+            if error.message != self._trouble:  # said once, not with every attempt: a full disk may last for hours
+                self._trouble = error.message
+                self._say("this replica cannot follow", error=error.code.name, reason=error.message)
             return self.REST
 
     def _append(self, records: memoryview) -> int:
