@@ -261,7 +261,7 @@ def test_changes_are_refused_while_leadership_is_handed_over() -> None:
         leader.propose_change(change(ChangeKind.REMOVE_VOTER, 3))
 
 
-# --- voters are known by their data folder -----------------------------------------------------------------------------
+# --- voters are known by their data folder ----------------------------------------------------------------------------
 
 
 def test_a_request_names_the_folder_it_expects_and_another_folder_never_votes() -> None:
