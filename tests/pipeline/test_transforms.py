@@ -1,0 +1,98 @@
+"""Transforms of a person's own, and the examples: each runs as it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from chronik.client import Cluster, Consumer, TopicPartition
+from chronik.client.admin.topics import create_topic
+from chronik.pipeline.tables.keeper import KeeperSettings, TableKeeper
+from chronik.pipeline.transforms import TransformFailed, run_file, run_python, run_sql, statements
+from harness.node_process import NodeProcess
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HOUR_MS = 3_600_000
+
+
+def read_all(cluster: Cluster, topic: str) -> list[bytes]:
+    with Consumer(cluster, {TopicPartition(topic, 0): 0}) as consumer:
+        return [record.value or b"" for record in consumer.poll(5.0)]
+
+
+def land(spark: SparkSession, node: NodeProcess, warehouse: Path, topic: str) -> None:
+    keeper = TableKeeper(
+        spark,
+        KeeperSettings(bootstrap=node.bootstrap, warehouse=warehouse, topics=frozenset([topic])),
+        lambda _: None,
+    )
+    assert keeper.run_once()
+    keeper.close()
+
+
+def test_clicks_become_sessions_and_a_restart_goes_on(
+    spark: SparkSession, node: NodeProcess, cluster: Cluster, produce: Callable[..., None], warehouse: Path
+) -> None:
+    create_topic(cluster, "clicks", partitions=1)
+    create_topic(cluster, "sessions", partitions=1)
+
+    def click(user: str, at: str) -> bytes:
+        return json.dumps({"user": user, "page": "/", "at": f"2026-01-01T{at}Z"}).encode()
+
+    produce("clicks", [click("ann", "10:00:00"), click("ann", "10:05:00"), click("bob", "10:02:00")])
+    run_python(EXAMPLES / "clickstream_sessions.py", spark, node.bootstrap, warehouse)
+    produce("clicks", [click("ann", "12:00:00"), click("eve", "13:30:00")])
+    run_python(EXAMPLES / "clickstream_sessions.py", spark, node.bootstrap, warehouse)
+    found = [json.loads(value) for value in read_all(cluster, "sessions")]
+    assert sorted((one["user"], one["clicks"]) for one in found) == [("ann", 1), ("ann", 2), ("bob", 1)]
+
+
+def test_orders_are_a_table_with_a_daily_revenue_and_dead_letters_are_replayed(
+    spark: SparkSession,
+    node: NodeProcess,
+    cluster: Cluster,
+    produce: Callable[..., None],
+    warehouse: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    create_topic(cluster, "orders", partitions=1, configs={"table.enabled": "true"})
+
+    def order(number: int, total: float, status: str = "paid") -> bytes:
+        return json.dumps({"id": number, "total": total, "status": status}).encode()
+
+    produce("orders", [order(1, 10.5), order(2, 4.0), order(3, 99.0, "open")], timestamp_ms=HOUR_MS)
+    produce("orders", [b"{'id': 4, 'total': 7.25, 'status': 'paid'}", b"garbage"], timestamp_ms=HOUR_MS)
+    land(spark, node, warehouse, "orders")
+    produce("orders", [order(5, 20.0)], timestamp_ms=30 * HOUR_MS)
+    run_sql((EXAMPLES / "orders_revenue.sql").read_text(), spark, node.bootstrap, warehouse)
+    shown = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
+    assert "|1970-01-01|2|14.5|" in shown and "|1970-01-02|1|20.0|" in shown
+
+    run_python(EXAMPLES / "dead_letter_replay.py", spark, node.bootstrap, warehouse)
+    assert "replayed 1 of 2 dead letters" in capsys.readouterr().out
+    land(spark, node, warehouse, "orders")
+    rows = DeltaTable(str(warehouse / "orders")).to_pyarrow_table().to_pylist()
+    (mended,) = [row for row in rows if row["id"] == 4]
+    assert mended["total"] == 7.25
+    assert [(h["key"], h["value"]) for h in mended["headers"]] == [("replayed-from", b"0/3")]
+
+
+def test_a_script_is_cut_at_its_semicolons_and_only_there() -> None:
+    script = 'SELECT \';\' AS a; -- a comment; with one\nSELECT `x;y` FROM t /* ; */ WHERE b = "\\";";\n\n;'
+    assert statements(script) == ["SELECT ';' AS a", 'SELECT `x;y` FROM t  WHERE b = "\\";"']
+
+
+def test_what_cannot_be_run_is_named(spark: SparkSession, node: NodeProcess, warehouse: Path, tmp_path: Path) -> None:
+    where = {"bootstrap": node.bootstrap, "warehouse": warehouse, "master": None}
+    with pytest.raises(TransformFailed, match="there is no file"):
+        run_file(tmp_path / "missing.py", **where)
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(TransformFailed, match="is no transform"):
+        run_file(tmp_path / "a.txt", **where)
+    with pytest.raises(TransformFailed, match="line 1 pos 14"):
+        run_sql("SELECT * FROM nowhere", spark, node.bootstrap, warehouse)
