@@ -7,6 +7,8 @@ PYTEST := $(BIN)/python -m pytest
 SEEDS ?= 1000
 MINUTES ?= 10
 RUN_ARGS ?=
+BENCH_ARGS ?=
+QUICK ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run setup test lint long interop bench demo simulate chaos clean
@@ -33,8 +35,8 @@ run: $(VENV)/base.stamp ## Start one node: data in ./data, Kafka on 127.0.0.1:90
 setup: $(VENV)/dev.stamp $(LEGACY)/legacy.stamp ## Install everything that development needs
 
 lint: setup ## Style, types and import rules
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -49,6 +51,9 @@ simulate: setup ## Run the simulators over SEEDS=n seeds
 
 interop: setup ## Foreign clients: kcat, Java, Go, Node
 	@scripts/interop $(BIN)/python
+
+bench: setup ## Chronik beside Apache Kafka, into docs/benchmarks.md; QUICK=1 for the core rows
+	@scripts/bench $(BIN)/python $(if $(QUICK),--quick) $(BENCH_ARGS)
 
 clean: ## Remove what set-up made (not ./data)
 	rm -rf $(VENV) $(LEGACY) .build
