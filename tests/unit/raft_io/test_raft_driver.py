@@ -11,7 +11,7 @@ import pytest
 
 from chronik.raft.driver_errors import NodeStopped, NoLeader, ProposalTooLarge, ProposeError
 from chronik.raft.types import Append, CommitNotice, Heartbeat, Message
-from harness.raft_cluster import Cluster, Node, eventually
+from harness.raft_cluster import FAST, Cluster, Node, eventually
 
 
 @pytest.fixture
@@ -29,12 +29,10 @@ async def one(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def test_a_group_of_one_leads_at_once_and_answers_with_the_result_of_applying(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 1)
-    started = asyncio.get_running_loop().time()
+    cluster = Cluster(tmp_path, 1, msgspec.structs.replace(FAST, tick_s=10))  # an election would take minutes
     node = await cluster[1].start()
     try:
         result = await node.driver.propose(b"first", 5)
-        assert asyncio.get_running_loop().time() - started < 0.4, "no election timeout was waited for"
         assert result == (node.ledger.entries[0][0], b"first")
         assert node.driver.is_leader
     finally:
@@ -92,12 +90,11 @@ async def test_every_node_restarted_from_disk_applies_everything_once_and_in_ord
 
 async def test_a_graceful_stop_hands_leadership_over_and_is_quick(three: Cluster) -> None:
     leader = await three.leader()
-    term = leader.driver.status().term
     started = asyncio.get_running_loop().time()
     await leader.stop()
     assert asyncio.get_running_loop().time() - started < 2
-    new = await three.leader(other_than=leader.node_id)
-    assert new.driver.status().term == term + 1
+    known = {node.driver.leader_id for node in three.running}
+    assert known - {0, leader.node_id}, "another one leads already when it is gone"
     with pytest.raises(NodeStopped):
         await leader.driver.propose(b"x", 1)
 
@@ -214,7 +211,7 @@ async def test_terms_stay_as_they_are_while_nodes_are_healthy(three: Cluster) ->
     leader = await three.leader()
     term, elections = leader.driver.status().term, [node.driver.status().elections for node in three.running]
     ticks = leader.driver._observer.ticks
-    await eventually(lambda: leader.driver._observer.ticks > ticks + 60, "several election timeouts")
+    await eventually(lambda: leader.driver._observer.ticks > ticks + 40, "several election timeouts")
     assert [node.driver.status().elections for node in three.running] == elections
     assert (await three.leader()).driver.status().term == term
 

@@ -62,7 +62,7 @@ async def test_a_node_that_joins_a_group_with_a_long_history_gets_a_snapshot(tmp
     try:
         for i in range(3):
             await asyncio.gather(*(cluster[1].driver.propose(b"%d-%d" % (i, j), 5) for j in range(50)))
-        await eventually(lambda: cluster[1].driver.status().snapshots_taken >= 2, "the log is trimmed")
+        await eventually(lambda: cluster[1].driver.status().first_index > 20, "the beginning of the log is gone")
         new = await joiner(cluster, 2, cluster[1]).start()
         await all_see(cluster, [1, 2])
         assert new.driver.status().snapshots_installed == 1
@@ -112,7 +112,7 @@ async def test_a_voter_is_removed_and_the_rest_goes_on(three: Cluster) -> None:
     await leader.driver.propose(b"without it", 5)
     term = leader.driver.status().term
     ticks = gone.driver._observer.ticks
-    await eventually(lambda: gone.driver._observer.ticks > ticks + 40, "it has had time to campaign")
+    await eventually(lambda: gone.driver._observer.ticks > ticks + 25, "it has had time to campaign")
     assert leader.driver.status().term == term, "and did not disturb anybody"
 
 
@@ -174,7 +174,7 @@ async def test_a_wiped_voter_neither_votes_nor_counts_until_it_is_added_again(th
     assert not wiped.driver.status().is_voter
     await leader.crash()
     ticks = third.driver._observer.ticks
-    await eventually(lambda: third.driver._observer.ticks > ticks + 60, "time for several elections")
+    await eventually(lambda: third.driver._observer.ticks > ticks + 40, "time for several elections")
     assert third.driver.leader_id == wiped.driver.leader_id == 0, "an emptied voter must not make a majority"
     await leader.start()
     await three.leader()

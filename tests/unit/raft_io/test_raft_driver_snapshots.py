@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -67,11 +68,11 @@ async def test_a_follower_that_was_away_too_long_catches_up_by_snapshot(three: C
     await late.crash()
     for i in range(16):
         await propose_many(leader, 10, b"%d-" % i)
-    await eventually(lambda: leader.driver.status().snapshots_taken >= 3, "the log it needs is gone")
+    await eventually(lambda: leader.driver.status().first_index > 20, "the log it needs is gone")
     await late.start()
     await three.same()
     assert late.driver.status().snapshots_installed == 1
-    assert late.ledger.restored_at >= 100
+    assert late.ledger.restored_at >= 50
     await late.driver.propose(b"and goes on", 5)
     await three.same()
     await late.crash()
@@ -89,7 +90,7 @@ async def test_a_snapshot_of_many_chunks_arrives_over_a_connection_that_breaks(
     await late.crash()
     for i in range(12):
         await propose_many(leader, 10, b"x" * 100 + b"%d-" % i)
-    await eventually(lambda: leader.driver.status().snapshots_taken >= 2, "the log it needs is gone")
+    await eventually(lambda: leader.driver.status().first_index > 20, "the log it needs is gone")
     offsets: list[int] = []
     read_chunk = leader.driver._storage.snapshots.read_chunk
 
@@ -146,20 +147,21 @@ async def test_long_lists_are_applied_in_slices_that_let_the_loop_breathe(tmp_pa
         datas = await propose_many(node, 2000)
         await node.crash()
         await node.start()
-        loop = asyncio.get_running_loop()
+        cpu_s = time.thread_time  # on a busy machine, time that others take does not count
 
-        def busy(entries: object) -> None:
-            until = loop.time() + 0.0001 * len(entries)  # type: ignore[arg-type]
-            while loop.time() < until:
+        def busy(entries: Sequence[tuple[int, bytes]]) -> None:
+            until = cpu_s() + 0.0002 * len(entries)
+            while cpu_s() < until:
                 pass
 
         node.ledger.before_apply = busy
-        longest, last = 0.0, loop.time()
-        async with asyncio.timeout(10):
-            while node.ledger.datas != datas:
+        longest, last = 0.0, cpu_s()
+        async with asyncio.timeout(20):
+            while len(node.ledger.entries) < len(datas):
                 await asyncio.sleep(0)
-                now = loop.time()
+                now = cpu_s()
                 longest, last = max(longest, now - last), now
+        assert node.ledger.datas == datas
         assert longest < 0.15, f"the loop was held for {longest * 1000:.0f} ms"
     finally:
         await cluster.close()

@@ -156,6 +156,18 @@ def test_a_full_disk_can_be_tried_again() -> None:
     assert RaftStorage(FOLDER, disk).open().entries == entries(1, 2)
 
 
+def test_a_snapshot_that_did_not_fit_leaves_nothing_behind() -> None:
+    disk = SimulatedRaftDisk()
+    storage = opened(disk)
+    before = disk.names(FOLDER)
+    disk.free_bytes = 20
+    with pytest.raises(OSError, match="No space"):
+        storage.snapshots.write(SnapshotMeta(4, 1, CONFIGURATION), [bytes(1000)])
+    assert disk.names(FOLDER) == before
+    disk.free_bytes = None
+    storage.snapshots.write(SnapshotMeta(4, 1, CONFIGURATION), [bytes(1000)])
+
+
 def test_a_received_snapshot_resumes_where_it_stopped_and_is_verified() -> None:
     disk = SimulatedRaftDisk()
     storage = opened(disk)
