@@ -37,3 +37,8 @@ def test_cpu_and_memory_are_measured_from_the_beginning() -> None:
 def test_a_process_that_is_gone_is_left_out() -> None:
     assert usage_of(2**22 + 1) is None
     assert BrokerProcesses([2**22 + 1]).cpu_s() == 0
+
+
+def test_the_near_end_of_a_connection_is_not_taken_for_a_listener() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert listening_pids([("127.0.0.1", client.getsockname()[1])]) == set()
