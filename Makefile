@@ -49,6 +49,9 @@ long: setup ## The full forms of the tests
 simulate: setup ## Run the simulators over SEEDS=n seeds
 	cd tests && ../$(BIN)/python -m simulation.run --seeds $(SEEDS)
 
+chaos: setup ## Random faults on three real nodes under load for MINUTES=n, with a checker
+	cd tests && ../$(BIN)/python -m chaos --minutes $(MINUTES)
+
 interop: setup ## Foreign clients: kcat, Java, Go, Node
 	@scripts/interop $(BIN)/python
 

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from random import Random
 
 from harness.cluster_view import ask, wait_until_agreed
 from harness.fault_proxy import FaultProxy
 from harness.node_process import NodeProcess
+from harness.operator import administer_at, drain, reassign, wait_for_voters, wait_until_reassigned
 from harness.waiting import eventually
 from harness.workload import Workload
 
 PAUSE_S = 4.0
 SLOW_S = 0.05
+CUT_S = 2.5  # longer than a lease, a session and an election
 WHOLE_DEADLINE_S = 60.0
 
 
 class Faults:
     """The faults by name, over one cluster."""
 
-    def __init__(self, nodes: list[NodeProcess], workload: Workload, network: FaultProxy | None = None) -> None:
+    def __init__(
+        self,
+        nodes: list[NodeProcess],
+        workload: Workload,
+        network: FaultProxy | None = None,
+        random: Random | None = None,
+    ) -> None:
         self.nodes = nodes
         self.workload = workload
         self._network = network
+        self._random = random or Random(0)
+        self._new_ids = itertools.count(len(nodes) + 1)
 
     @property
     def network(self) -> FaultProxy:
@@ -127,8 +139,10 @@ class Faults:
         return self._heal_after_progress()
 
     def _heal_after_progress(self) -> float:
-        """Returns once writes go on and the cut is healed. Isolated leaders keep what clients sent them to the end."""
+        """Holds the cut until it has been noticed by all and writes go on in spite of it; then heals it."""
+        noticed = time.monotonic() + CUT_S
         try:
+            eventually(lambda: time.monotonic() >= noticed, "the cut is noticed")
             gap = self._through_every_partition()
         finally:
             self.network.heal()
@@ -156,6 +170,60 @@ class Faults:
         self.wait_until_whole()
         return gap
 
+    def kill_two(self) -> float:
+        """No majority is left for a moment."""
+        pair = self._random.sample(self.nodes, 2)
+        for node in pair:
+            node.kill()
+        for node in pair:
+            node.start(wait=False)
+        gap = self._through_every_partition()
+        self.wait_until_whole()
+        return gap
+
+    def wipe_node(self) -> float:
+        """A node loses its disk and is taken back as the operator's page says."""
+        node = self._random.choice(self.nodes)
+        node.kill()
+        node.wipe()
+        node.start()
+        gap = self._through_every_partition()
+        keeper = next(other for other in self.nodes if other is not node)
+        administer_at(keeper, "add-node", {"node_id": node.node_id})
+        self.wait_until_whole()
+        return gap
+
+    def move_replicas(self) -> float:
+        """Every partition gets another order of replicas, by way of a smaller number of them."""
+        ids = [node.node_id for node in self.nodes]
+        for size in (2, 3):
+            targets = {p: self._random.sample(ids, size) for p in range(self.workload.partitions)}
+            reassign(self._random.choice(self.nodes), self.workload.topic, targets)
+            wait_until_reassigned(self.nodes[0])
+        gap = self._through_every_partition()
+        self.wait_until_whole()
+        return gap
+
+    def add_and_drain_node(self) -> float:
+        """A fourth node joins, gets replicas, is drained and removed."""
+        node_id = next(self._new_ids)
+        seed = self._random.choice(self.nodes)
+        node = NodeProcess(seed.directory, node_id=node_id, join=seed.peer)
+        if self._network is not None:
+            node.advertise_peer(f"127.0.0.1:{self._network.front(node_id, node.peer_port)}")
+        try:
+            node.start()
+            wait_for_voters([seed], sorted([*(each.node_id for each in self.nodes), node_id]), WHOLE_DEADLINE_S)
+            reassign(seed, self.workload.topic, {0: [node_id, *self._random.sample(self._others(seed), 2)]})
+            wait_until_reassigned(seed)
+            gap = self._through_every_partition()
+            drain(seed, node_id)
+            administer_at(seed, "remove-node", {"node_id": node_id})
+        finally:
+            node.close()
+        self.wait_until_whole()
+        return gap
+
     def rolling_restart(self) -> float:
         longest = 0.0
         for node in self.nodes:
@@ -175,3 +243,5 @@ CUTS = (
     "slow_network",
 )
 """Need a network that can be cut."""
+LONG = (*SHORT, *CUTS, "deafen_leader", "kill_two", "wipe_node", "move_replicas", "add_and_drain_node")
+"""Everything, for a cluster with a network that can be cut."""

@@ -176,6 +176,10 @@ class NodeProcess:
         self._voters = voters
         self._join = join
 
+    def advertise_peer(self, address: str) -> None:
+        """From the next start on the other nodes are told to find it here."""
+        self._arguments = (*self._arguments, "--advertise-peer", address)
+
     def close(self) -> None:
         """Ends the process whatever state it is in; for fixtures."""
         if self._process is not None and self._process.poll() is None:

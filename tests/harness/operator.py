@@ -38,6 +38,35 @@ def chronik_cluster_json(node: NodeProcess, *arguments: str) -> Any:
     return json.loads(chronik_cluster(node, *arguments, "--json"))
 
 
+def administer_at(node: NodeProcess, action: str, arguments: dict[str, Any], deadline_s: float = 60.0) -> Any:
+    """Asks a node for one of Chronik's own actions, again for as long as the answer is to try again."""
+
+    def asked() -> Any:
+        with Cluster(node.bootstrap) as cluster:
+            try:
+                return administer(cluster, action, arguments, COMMAND_DEADLINE_S / 3) or True
+            except ClientError as error:
+                raise OSError(str(error)) from error
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                raise OSError(str(error)) from error
+
+    return eventually(asked, f"{action} {arguments}", deadline_s)
+
+
+def drain(node: NodeProcess, node_id: int, deadline_s: float = 60.0) -> None:
+    """Moves everything off a node and waits until that is done."""
+    administer_at(node, "drain", {"node_id": node_id, "execute": True})
+
+    def done() -> bool:
+        progress = administer_at(node, "progress", {})
+        assert progress["failure"] is None, progress
+        return not progress["running"]
+
+    eventually(done, f"node {node_id} is drained", deadline_s)
+
+
 def members(node: NodeProcess) -> dict[str, Any]:
     """A node's own view of the members, as `chronik cluster describe` shows it, without the cost of a process."""
     with Cluster(node.bootstrap) as cluster:

@@ -36,8 +36,11 @@ Seen = dict[tuple[int, int], bytes]
 class Workload:
     """Writes to every partition of a topic, and reads along, until `stop`."""
 
-    def __init__(self, nodes: list[NodeProcess], topic: str, partitions: int, *, producers: int = 2) -> None:
+    def __init__(
+        self, nodes: list[NodeProcess], topic: str, partitions: int, *, producers: int = 2, pace_s: float = PACE_S
+    ) -> None:
         self.nodes = nodes
+        self._pace_s = pace_s
         self.topic = topic
         self.partitions = partitions
         self.acknowledged: dict[bytes, tuple[int, int]] = {}
@@ -45,8 +48,8 @@ class Workload:
         self.failed: list[str] = []
         self.seen: Seen = {}
         self.violations: list[str] = []
-        self.longest_gap_s = 0.0
-        self._last_ack = time.monotonic()
+        self._last_ack: dict[int, float] = {}
+        self._longest_gap_s = 0.0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._threads = [
@@ -59,7 +62,7 @@ class Workload:
         return ",".join(node.bootstrap for node in self.nodes)
 
     def start(self) -> Workload:
-        self._last_ack = time.monotonic()
+        self.forget_gaps()
         for thread in self._threads:
             thread.start()
         return self
@@ -79,6 +82,17 @@ class Workload:
         """How many records each partition has acknowledged."""
         with self._lock:
             return dict(self._per_partition)
+
+    def forget_gaps(self) -> None:
+        with self._lock:
+            self._longest_gap_s = 0.0
+            self._last_ack = dict.fromkeys(range(self.partitions), time.monotonic())
+
+    def longest_gap_s(self) -> float:
+        """The longest time in which some partition acknowledged nothing, since `forget_gaps`."""
+        with self._lock:
+            now = time.monotonic()
+            return max(self._longest_gap_s, *(now - last for last in self._last_ack.values()))
 
     def wait_for_progress(self, more: int = 50, deadline_s: float = 30.0) -> float:
         """Waits until so many more records were acknowledged; returns how long that took."""
@@ -112,7 +126,7 @@ class Workload:
                 value = f"{number}:{sequence}".encode()
                 producer.produce(self.topic, value, partition=sequence % self.partitions, on_delivery=self._delivered)
                 sequence += 1
-            producer.poll(PACE_S)
+            producer.poll(self._pace_s)
         left = producer.flush(FLUSH_DEADLINE_S)
         if left:
             self.failed.append(f"{left} records were neither acknowledged nor refused")
@@ -123,10 +137,11 @@ class Workload:
             if error is not None:
                 self.failed.append(str(error))
                 return
-            self.longest_gap_s = max(self.longest_gap_s, now - self._last_ack)
-            self._last_ack = now
+            partition = message.partition()
+            self._longest_gap_s = max(self._longest_gap_s, now - self._last_ack[partition])
+            self._last_ack[partition] = now
             self.acknowledged[message.value()] = (message.partition(), message.offset())
-            self._per_partition[message.partition()] += 1
+            self._per_partition[partition] += 1
 
     def _consume(self) -> None:
         consumer = Consumer(
