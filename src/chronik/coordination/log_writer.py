@@ -208,9 +208,9 @@ class LogWriter:
             write.answer(ErrorCode.NONE)
 
     def _landed(self, flight: _Flight, future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()  # looked at in any case, or asyncio complains
         if self._closed or flight not in self._flights:
             return
-        error = None if future.cancelled() else future.exception()
         last = flight.base_offset + sum(len(write.records) for write in flight.writes)
         committed = error is None or (self.partition.is_leader and self.partition.high_watermark >= last)
         self._flights.remove(flight)

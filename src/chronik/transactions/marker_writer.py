@@ -138,10 +138,10 @@ class _Commits:
             wait.add_done_callback(self._landed)
 
     def _landed(self, future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()  # looked at in any case, or asyncio complains
         answer = self._waits.pop(future, None)
         if answer is None:
             return
-        error = None if future.cancelled() else future.exception()
         if error is not None:
             answer.error_code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         if not self._waits:
