@@ -39,7 +39,7 @@ def run_file(file: Path, *, bootstrap: str, warehouse: Path, master: str | None)
     os.environ["CHRONIK_BOOTSTRAP"] = bootstrap
     os.environ["CHRONIK_WAREHOUSE"] = str(warehouse)
     if file.name in _PROJECT_FILES:
-        _run_project(file)
+        _run_project(file, master)
     elif file.suffix == ".py":
         spark = start_session(file.stem, master)
         try:
@@ -115,22 +115,20 @@ def statements(script: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _run_project(file: Path) -> None:
+def _run_project(file: Path, master: str | None) -> None:
     """Spark's own runner of Declarative Pipelines; Hive's catalog lets a second run find the first one's tables."""
     require_java()
     require_pyspark()
-    command = [sys.executable, "-m", "pyspark.pipelines.cli", "run", "--spec", str(file)]
+    runner = Path(sys.executable).parent / "spark-pipelines"
+    if not runner.exists():
+        raise TransformFailed(
+            f"Spark's runner of Declarative Pipelines is not at {runner}. "
+            "Install it with: pip install 'chronik[pipeline]'"
+        )
+    command = [str(runner), "run", "--conf", "spark.sql.catalogImplementation=hive", "--spec", str(file.resolve())]
+    if master is not None:
+        command += ["--master", master]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    spark_pipelines = Path(sys.executable).parent / "spark-pipelines"
-    if spark_pipelines.exists():
-        command = [
-            str(spark_pipelines),
-            "--conf",
-            "spark.sql.catalogImplementation=hive",
-            "run",
-            "--spec",
-            str(file),
-        ]
     ended = subprocess.run(command, env=environment, cwd=file.resolve().parent, check=False)
     if ended.returncode:
         raise TransformFailed(f"the pipeline {file} failed with code {ended.returncode}; its own messages are above")
