@@ -13,6 +13,9 @@ from simulation.transactions.planted_bugs import BUGS, PlantedBug
 from simulation.transactions.world import World
 
 
+PROGRESS_EVERY = 100
+
+
 def quiet() -> None:
     """Nodes that fail on purpose have a lot to say."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -48,6 +51,8 @@ def main() -> None:
         violation = find_violation(seed)
         if violation is not None:
             raise SystemExit(f"seed {seed}: {violation!r}")
+        if seed % PROGRESS_EVERY == PROGRESS_EVERY - 1:
+            print(f"{seed + 1} seeds", flush=True)
     print(f"{len(seeds)} seeds, no promise broken")
 
 
