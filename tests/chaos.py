@@ -21,6 +21,7 @@ from collections import defaultdict
 from pathlib import Path
 from random import Random
 
+from chronik.client.errors import ClientError
 from harness.cluster_view import wait_until_agreed
 from harness.fault_proxy import FaultProxy
 from harness.faults import LONG, Faults
@@ -109,6 +110,14 @@ class Chaos:
         except AssertionError:
             self.violations.extend(differing_replicas(self.nodes, TOPIC, PARTITIONS))
 
+    def look_again(self) -> None:
+        """After a run that ended early: what else can be found out."""
+        try:
+            self.workload.stop()
+            self.violations.extend(self.workload.verify())
+        except (AssertionError, OSError, ClientError) as error:
+            self.violations.extend([*self.workload.violations, f"the log cannot be checked: {error}"])
+
     def summary(self, seed: int) -> str:
         lines = [
             f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, seed {seed}, {platform.system()} {platform.machine()}, "
@@ -145,7 +154,7 @@ def main() -> int:
         chaos.run(arguments.minutes)
     except (AssertionError, OSError) as error:
         chaos.violations.append(f"the cluster did not come through: {error}")
-        chaos.violations.extend(chaos.workload.violations)
+        chaos.look_again()
     finally:
         print(chaos.summary(seed), flush=True)
         chaos.close()

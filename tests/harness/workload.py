@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from chronik.client.cluster import Cluster, ClusterSettings
 from chronik.client.consumer import Consumer as OwnConsumer
@@ -126,7 +126,12 @@ class Workload:
                 value = f"{number}:{sequence}".encode()
                 producer.produce(self.topic, value, partition=sequence % self.partitions, on_delivery=self._delivered)
                 sequence += 1
-            producer.poll(self._pace_s)
+            try:
+                producer.poll(self._pace_s)
+            except KafkaException as error:
+                # The producer knows of no way on that keeps its promise: the broker has broken one.
+                self.violations.append(f"producer {number} gave up: {error}")
+                return
         left = producer.flush(FLUSH_DEADLINE_S)
         if left:
             self.failed.append(f"{left} records were neither acknowledged nor refused")
