@@ -41,6 +41,7 @@ def java(build: Path) -> Callable[..., str]:
     def main_class(name: str, *arguments: str, text_in: str | None = None) -> str:
         class_path = f"{build / 'java'}:{build / 'kafka' / 'libs'}/*"
         options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
+        options.append("-Dorg.slf4j.simpleLogger.defaultLogLevel=off")
         return run("java", *options, "-cp", class_path, name, *arguments, text_in=text_in)
 
     return main_class

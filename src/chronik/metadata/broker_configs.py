@@ -86,6 +86,8 @@ _REPLICATION: list[Row] = [
     ("replica.high.watermark.checkpoint.interval.ms", _LONG, 5000, _READ_ONLY, "How often it is saved.", None),
     ("replica.selector.class", ConfigType.CLASS, None, _READ_ONLY, "Not available in Chronik.", None),
     ("leader.replication.throttled.rate", _LONG, LONG_MAX, _PER_BROKER, "Bytes/s to throttled replicas.", at_least(0)),
+    ("replica.alter.log.dirs.io.max.bytes.per.second", _LONG, LONG_MAX, _PER_BROKER,
+     "Bytes/s between the folders of a node; a node has one folder, so nothing is limited.", at_least(0)),
     ("follower.replication.throttled.rate", _LONG, LONG_MAX, _PER_BROKER,
      "Bytes/s from throttled replicas.", at_least(0)),
     ("num.replica.fetchers", _INT, 1, _CLUSTER_WIDE, "Fetchers per leader broker.", at_least(1)),
