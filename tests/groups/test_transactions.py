@@ -162,6 +162,8 @@ def test_offsets_of_a_transaction_count_only_when_it_commits(
     producer.produce(topic, b"out", partition=1)
     producer.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), DEADLINE_S)
     (producer.commit_transaction if commit else producer.abort_transaction)(DEADLINE_S)
+    done = "CompleteCommit" if commit else "CompleteAbort"
+    eventually(lambda: describe_transaction(cluster, name).state == done, "the markers are written")
     wanted = {Place(topic, 0): 1} if commit else {}
 
     def offsets() -> bool:

@@ -12,7 +12,6 @@ from simulation.transactions.history import Violation
 from simulation.transactions.planted_bugs import BUGS, PlantedBug
 from simulation.transactions.world import World
 
-
 PROGRESS_EVERY = 100
 
 
