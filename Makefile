@@ -55,6 +55,9 @@ chaos: setup ## Random faults on three real nodes under load for MINUTES=n, with
 interop: setup ## Foreign clients: kcat, Java, Go, Node
 	@scripts/interop $(BIN)/python
 
+demo: setup ## Three nodes, live events, tables, a SQL answer; under two minutes
+	@$(BIN)/python scripts/demo
+
 bench: setup ## Chronik beside Apache Kafka, into docs/benchmarks.md; QUICK=1 for the core rows
 	@scripts/bench $(BIN)/python $(if $(QUICK),--quick) $(BENCH_ARGS)
 
