@@ -142,6 +142,7 @@ class TransactionCoordinator:
             for slot in list(shard.slots()):
                 if not slot.pending and state.is_forgettable(slot.current, self._expiration_ms, now_ms):
                     shard.forget(slot)
+            shard.forget_unwritten()
         self._timers.schedule(now_ms + self._expiry_interval_ms, self._sweep_unused)
 
     # --- who coordinates what ------------------------------------------------------------------------------------

@@ -130,6 +130,12 @@ class TransactionShard:
 
         self.writer.add([tombstone(name)], committed, None, slot.settle)
 
+    def forget_unwritten(self) -> None:
+        """Drops ids whose first write failed and that nobody came back for."""
+        for name, slot in list(self._slots.items()):
+            if not slot.is_written and not slot.pending:
+                del self._slots[name]
+
     # --- the log -------------------------------------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None, log_offset: int, producer_id: int | None) -> None:
