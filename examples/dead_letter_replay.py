@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 TOPIC = "orders"
 
 letters = spark.createDataFrame(  # noqa: F821
-    DeltaTable(f"{warehouse}/{TOPIC}__dead_letter")  # noqa: F821
-    .to_pyarrow_table(columns=["partition", "offset", "key", "value"])
-    .to_pandas()
+    DeltaTable(f"{warehouse}/{TOPIC}__dead_letter").to_pyarrow_table(  # noqa: F821
+        columns=["partition", "offset", "key", "value"]
+    )
 )
 
 mended = (

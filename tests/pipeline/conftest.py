@@ -17,7 +17,16 @@ from harness.node_process import NodeProcess
 
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+TEST_DEADLINE_S = 400
+"""Starting a JVM takes seconds on a quiet machine and a minute on a busy one; a hang is told from that by this."""
+
 _numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_DEADLINE_S))
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         {
             "spark.driver.extraJavaOptions": f"{quiet} {FAST_JVM}",
             "spark.sql.shuffle.partitions": "1",
+            "spark.sql.codegen.wholeStage": "false",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
         },
     )

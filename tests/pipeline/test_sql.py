@@ -26,7 +26,7 @@ from chronik.pipeline.tables.keeper import KeeperSettings, TableKeeper
 from harness.node_process import NodeProcess
 
 Produce = Callable[..., None]
-COMMAND_DEADLINE_S = 110.0
+COMMAND_DEADLINE_S = 180.0
 
 
 @pytest.fixture
