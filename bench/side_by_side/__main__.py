@@ -31,6 +31,7 @@ BUSY_LOAD = 1.0
 COLD_ROW = "start"
 FAILURES = (ToolFailed, WorkerFailed, KafkaError, ClientError, ValueError, TimeoutError)
 FULL_ROUNDS, QUICK_ROUNDS = 3, 1
+MINUTES_MAX = 75.0
 
 
 def main() -> int:
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=None, metavar="ROW", help="only these rows")
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run measured")
     parser.add_argument("--scale", type=float, default=None, help="how long each row is: 1 is about 15 s")
+    parser.add_argument("--minutes", type=float, default=MINUTES_MAX, help="after so long no more rows are begun")
     options = parser.parse_args()
     os.chdir(ROOT)
     unknown = set(options.only or ()) - {row.key for row in ROWS}
@@ -58,13 +60,16 @@ def main() -> int:
     kinds: list[type[System]] = [Kafka, Chronik] if java_tools.available() else [Chronik]
     if Kafka not in kinds:
         print("Apache Kafka's artifacts are not here (Maven could not be reached); measuring Chronik alone")
+    deadline = time.monotonic() + options.minutes * 60
     for environment in ENVIRONMENTS:
         for number in range(1, rounds + 1):
             for kind in kinds if number % 2 else kinds[::-1]:
                 wanted = [row for row in rows if row.environment == environment and number <= (row.rounds or rounds)]
                 left = [row for row in wanted if not ledger.has(row.key, kind.name, number)]
-                if left:
-                    _measure(kind, environment, number, left, ledger, scale)
+                if left and time.monotonic() < deadline:
+                    _measure(kind, environment, number, left, ledger, scale, deadline)
+    if time.monotonic() > deadline:
+        print(f"{options.minutes:g} minutes are over; the same command goes on with the rows that are left")
     facts = _facts(options, rounds, Kafka in kinds)
     document = ROOT / "docs" / "benchmarks.md"
     report.write(document, document.with_suffix(".svg"), ledger, facts)
@@ -76,7 +81,13 @@ def main() -> int:
 
 
 def _measure(
-    kind: type[System], environment: Environment, number: int, rows: list[Row], ledger: Ledger, scale: float
+    kind: type[System],
+    environment: Environment,
+    number: int,
+    rows: list[Row],
+    ledger: Ledger,
+    scale: float,
+    deadline: float,
 ) -> None:
     """Start a system, measure what is left of a round, stop it."""
     system = kind(ROOT / ".build" / "bench" / "data", environment)
@@ -86,6 +97,8 @@ def _measure(
         system.start()
         warm = False
         for row in rows:
+            if time.monotonic() > deadline:
+                break
             if row.key != COLD_ROW and not warm:
                 measures.warm_up(system, scale)
                 warm = True

@@ -19,6 +19,7 @@ from chronik.client.cluster import Cluster
 from chronik.client.connection import Connection
 from chronik.client.errors import ClientError, ConnectionFailed, error_for_code, raise_for_code
 from chronik.client.metadata import TopicPartition
+from chronik.client.retry import retry
 from chronik.protocol.errors import KafkaError
 from chronik.protocol.messages.produce import (
     PartitionProduceData,
@@ -66,9 +67,9 @@ class Sender:
         self._routes: list[Link | None] = [None] * count
         self._sequences = [0] * count
         self._producer_id, self._producer_epoch = -1, -1
-        if spec.idempotent:
-            self._new_producer_id()
-        self._route_all()
+        if spec.idempotent:  # a broker that has just started may have to fetch producer ids first
+            retry("getting a producer id", cluster.settings.retry, self._new_producer_id)
+        retry(f"finding the leaders of {spec.topic}", cluster.settings.retry, self._route_all)
 
     def run(self, window: Window) -> Tally:
         spec, tally = self._spec, window.tally
