@@ -121,7 +121,7 @@ def test_a_leader_killed_in_the_middle_of_a_read_costs_no_record(
     place = TopicPartition("survives", 0)
     with Cluster(bootstrap) as cluster:
         eventually(lambda: len(cluster.refresh().brokers) == 3, "three brokers are there", 60)
-        create_topic(cluster, place.topic, partitions=1, replication_factor=3)
+        create_topic(cluster, place.topic, partitions=1, replication_factor=3, configs={"table.value.format": "binary"})
         with Producer(cluster, ProducerSettings(batch_bytes=16 * 1024, idempotent=True)) as producer:
             for n in range(count):
                 producer.send(place.topic, b"%d " % n + b"x" * 1000, partition=0)

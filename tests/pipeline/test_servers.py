@@ -101,7 +101,8 @@ def test_a_declarative_pipelines_project_runs_as_it_is_twice(
     project = tmp_path / "project"
     (project / "transformations").mkdir(parents=True)
     (project / "spark-pipeline.yml").write_text(
-        f"name: declared\nstorage: file://{tmp_path}/storage\nlibraries:\n  - glob:\n      include: transformations/**\n"
+        f"name: declared\nstorage: file://{tmp_path}/storage\n"
+        "libraries:\n  - glob:\n      include: transformations/**\n"
     )
     (project / "transformations" / "copy.py").write_text(
         "from pyspark import pipelines as dp\n"
