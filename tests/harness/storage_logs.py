@@ -11,6 +11,7 @@ from pathlib import Path
 from chronik.protocol.records import Record, build_batch, parse_batches, read_records
 from chronik.storage import LogConfig, LogManager, PartitionLog, RecoveryProgress
 from chronik.storage.housekeeping import HousekeepingConfig
+from chronik.storage.log_state import SyncState
 from chronik.storage.manager import Threads
 from harness.simulated_disk import InlineExecutor, SimulatedDisk, SteppedExecutor
 
@@ -128,3 +129,8 @@ async def until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None
 async def synced(log: PartitionLog, executor: SteppedExecutor | None = None) -> None:
     """Wait until everything appended is synced, by an executor that must be told to work if one is given."""
     await until(lambda: not (executor is not None and executor.step()) and log.synced_offset == log.end_offset)
+
+
+async def settled(log: PartitionLog) -> None:
+    """Wait until nothing of a log is dirty, names of files included."""
+    await until(lambda: not log._dirty and log._sync_state is SyncState.IDLE)

@@ -70,10 +70,6 @@ class Housekeeping:
             loop.create_task(self._run_compaction(), name="log-compaction"),
         ]
 
-    def wake(self) -> None:
-        """Something can be done before its interval is over."""
-        self._wake.set()
-
     def checkpoint_soon(self) -> None:
         self._checkpoint_now = True
         self._wake.set()

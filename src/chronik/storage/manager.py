@@ -280,7 +280,6 @@ class LogManager:
         path = self._retire(log, DELETED_FOLDER_SUFFIX)
         if path is not None:
             self._trash.add_path(path, log.config.file_delete_delay_ms)
-            self._housekeeping.wake()
 
     def set_aside(self, topic: str, partition: int) -> str | None:
         """Keep the data of a partition that the cluster does not know, out of the way; the path where it is now."""
@@ -303,7 +302,11 @@ class LogManager:
         if not had_files and self._fs.size(log.directory) is None:
             return None
         path = f"{self.root}/{renamed_folder(log.topic, log.partition, suffix)}"
-        self._fs.rename(log.directory, path)
+        try:
+            self._fs.rename(log.directory, path)
+        except OSError as error:
+            logger.error("the folder of a partition could not be renamed", path=log.directory, error=str(error))
+            return None
         return path
 
     def known(self) -> Iterator[tuple[str, int, bytes | None]]:

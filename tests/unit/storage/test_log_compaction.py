@@ -13,7 +13,7 @@ from chronik.storage import compaction as compaction_module
 from chronik.storage.cleaner import find_candidate
 from chronik.storage.manager import Threads
 from harness.simulated_disk import InlineExecutor, PowerCut, SimulatedDisk, SteppedExecutor
-from harness.storage_logs import BASE_TIME, TOPIC_ID, simulated, synced
+from harness.storage_logs import BASE_TIME, TOPIC_ID, settled, simulated, synced
 
 DAY = 24 * 60 * 60 * 1000
 COMPACT = LogConfig(
@@ -219,6 +219,25 @@ async def test_the_sequence_of_a_producer_survives_compaction_and_a_crash() -> N
         assert log.append(retried, leader_epoch=1, now_ms=BASE_TIME).duplicate
 
 
+async def test_a_compacted_segment_still_ends_where_the_next_one_begins() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk, COMPACT, close=False) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        put(log, (b"a", b"1"))
+        put(log, (b"b", b"superseded in the same segment"))
+        put(log, (b"b", None))
+        put(log, (b"b", b"superseded in the next segment" * 20))
+        log.roll()
+        put(log, (b"b", b"2" * 500))
+        await compact(logs, log)
+        await settled(log)
+        disk.power_cut(keep=0.0)
+    async with simulated(disk, COMPACT) as logs:
+        log = logs.get("t", 0)
+        assert log is not None and log.end_offset == 5
+        assert await records(log) == [(0, b"a", b"1"), (4, b"b", b"2" * 500)]
+
+
 async def test_damaged_segments_are_not_compacted() -> None:
     disk = SimulatedDisk()
     async with simulated(disk, COMPACT) as logs:
@@ -281,7 +300,8 @@ async def test_power_lost_at_any_step_of_a_compaction_leaves_the_old_or_the_new(
                 log = logs.create("t", 0, TOPIC_ID)
                 for number in range(12):
                     put(log, (b"k%d" % (number % 3), b"%d" % number + b"." * 50))
-                log.roll()
+                    if number % 4 == 3:
+                        log.roll()
                 await synced(log, stepped)
                 await logs._checkpointer.run()
                 log.set_high_watermark(log.end_offset)
@@ -300,6 +320,7 @@ async def test_power_lost_at_any_step_of_a_compaction_leaves_the_old_or_the_new(
             assert {key: value for _, key, value in after} == {key: value for _, key, value in before}
             assert not [name for name in disk.names("/data/t-0") if name.endswith((".cleaned", ".swap", ".deleted"))]
             outcomes.add(len(after))
+            assert len(log.segments) == (3 if len(after) < 12 else 4), "a new segment replaces two"
         if finished:
             break
     assert finished and {12, 3} <= outcomes

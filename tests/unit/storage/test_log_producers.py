@@ -129,6 +129,26 @@ async def test_all_five_batches_are_known_after_a_restart(stop: str) -> None:
         assert send(log, 8).base_offset == 8
 
 
+async def test_each_segment_keeps_its_snapshot_and_of_the_others_the_newest_stays() -> None:
+    disk = SimulatedDisk()
+    config = LogConfig(segment_bytes=400)
+    async with simulated(disk, config) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        for sequence in range(20):
+            send(log, sequence)
+            await synced(log)
+            await logs._checkpointer.run()
+        bases = log.bases[1:]
+        on_disk = sorted(int(name[:20]) for name in disk.names("/data/t-0") if name.endswith(".snapshot"))
+        assert on_disk == log.snapshot_offsets
+        assert set(bases) <= set(on_disk) and on_disk[-1] == 20
+        assert len(on_disk) <= len(bases) + 2
+        log.set_high_watermark(20)
+        log.drop_oldest(2)
+        left = [int(name[:20]) for name in disk.names("/data/t-0") if name.endswith(".snapshot")]
+        assert bases[0] not in left and bases[-1] in left
+
+
 async def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
     now = [BASE_TIME]
     async with simulated(SimulatedDisk(), CONFIG, clock=lambda: now[0] / 1000) as logs:
@@ -183,9 +203,10 @@ async def test_the_last_stable_offset_waits_for_the_oldest_open_transaction() ->
         send(log, 0, producer=7, transactional=True)  # 1
         send(log, 0, producer=8, transactional=True)  # 2
         assert log.last_stable_offset == 0, "bounded by the high watermark"
-        log.set_high_watermark(3)
+        log.set_high_watermark(2)
         assert log.last_stable_offset == 1
         end(log, committed=True, producer=7)  # 3
+        log.set_high_watermark(3)
         assert log.last_stable_offset == 1, "the marker is not replicated yet"
         log.set_high_watermark(4)
         assert log.last_stable_offset == 2

@@ -200,6 +200,17 @@ async def test_epochs_and_high_watermarks_are_back_after_a_crash() -> None:
         assert [log.end_offset_for_epoch(epoch) for epoch in range(1, 6)] == [(1, 1), (1, 1), (3, 2), (4, 3), (-1, -1)]
 
 
+async def test_epochs_of_records_that_are_gone_go_too() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk, SMALL) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        append(log, b"a", epoch=1)
+        append(log, b"b", epoch=2)
+    disk.replace(FIRST, disk.contents(FIRST)[:-1])
+    _, log = await reopened(disk)
+    assert (log.end_offset, log.latest_epoch, log.end_offset_for_epoch(2)) == (1, 1, (-1, -1))
+
+
 async def test_a_batch_larger_than_a_chunk_is_checked_piece_by_piece() -> None:
     disk = SimulatedDisk()
     config = LogConfig(max_message_bytes=8 * WALK_CHUNK_BYTES)

@@ -10,9 +10,8 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Record, build_batch
 from chronik.protocol.records.control import build_end_transaction_marker
 from chronik.storage import LogConfig, PartitionLog
-from chronik.storage.log_state import SyncState
 from harness.simulated_disk import SimulatedDisk
-from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced, until
+from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, settled, simulated, synced
 
 SMALL = LogConfig(index_interval_bytes=50, segment_bytes=500)
 
@@ -37,9 +36,10 @@ async def test_after_a_truncation_the_log_is_as_if_the_rest_had_never_been(
         for number in range(count):
             append(log, b"old %d" % number, epoch=number // 5, timestamp=BASE_TIME + number)
             truth.append((number, b"old %d" % number))
+        log.set_high_watermark(count)
         log.truncate_to(cut)
         truth = truth[:cut]
-        assert log.end_offset == len(truth)
+        assert log.end_offset == log.high_watermark == len(truth)
         assert log.latest_epoch == ((len(truth) - 1) // 5 if truth else -1)
         assert await log.offset_for_timestamp(BASE_TIME + len(truth)) is None
         for number in range(after):
@@ -113,7 +113,7 @@ async def test_reset_starts_the_log_anew_at_an_offset() -> None:
         with pytest.raises(KafkaError) as refused:
             log.read_nowait(9, 100)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-        await until(lambda: not log._dirty and log._sync_state is SyncState.IDLE)
+        await settled(log)
         disk.power_cut(keep=0.0)
     async with simulated(disk, SMALL) as logs:
         log = logs.get("t", 0)
