@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ABORTED = b"ABORTED"
-BATCH = 20
+BATCH = 100
 ABORT_SHARE = 0.15
 TRANSACTION_TIMEOUT_MS = 6000
 SESSION_MS = 3000
