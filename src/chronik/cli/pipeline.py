@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ from chronik.cli.sql import Master, Warehouse, warehouse_folder
 app = App(name="pipeline", help="Keep topics as tables, serve them to notebooks, run transforms; all on Spark.")
 
 EXIT_SOME_FAILED = 1
+EXIT_INTERRUPTED = 130
 
 
 @app.command
@@ -136,11 +136,19 @@ def _pipeline_failures_told() -> Iterator[None]:
     from chronik.pipeline.java import JavaMissing
     from chronik.pipeline.spark_session import SparkMissing
 
-    os.environ.setdefault("PYTHONDONTWRITEBYTECODE", "")
     try:
         yield
     except (JavaMissing, SparkMissing) as error:
         fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        # PySpark is imported by now if it raised this, and not worth importing only to ask.
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
+        from chronik.pipeline.sql.sql_errors import explain
+
+        fail(f"Spark failed: {explain(error)}")
 
 
 def _until_interrupted() -> _Asker:

@@ -92,9 +92,9 @@ def decode_batches(
         rows = np.flatnonzero(wanted)
         for first in range(0, len(rows), MAX_ROWS):
             chosen = rows[first : first + MAX_ROWS]
-            arrays = {
-                name: _column(name, buffer, fields.pick(chosen), headers, chosen, topic, partition) for name in names
-            }
+            everything = len(chosen) == chosen[-1] - chosen[0] + 1
+            picked = fields.pick(slice(chosen[0], chosen[-1] + 1) if everything else chosen)
+            arrays = {name: _column(name, buffer, picked, headers, chosen, topic, partition) for name in names}
             yield pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=schema)
 
 

@@ -110,12 +110,16 @@ class TableKeeper:
                 return not failed
 
     def run_continuously(self, stopping: Callable[[], bool]) -> None:
-        """Go on until told to stop. A topic that fails is tried again; the others go on."""
+        """Go on until told to stop. What fails is told and tried again: a topic alone, or all of them together."""
         while not stopping():
             began = time.monotonic()
-            if began - self._discovered_at > DISCOVERY_S:
-                self.discover()
-            results = self.round()
+            try:
+                if began - self._discovered_at > DISCOVERY_S:
+                    self.discover()
+                results = self.round()
+            except (KafkaError, ClientError) as error:
+                log.warning("the cluster could not be asked, trying again: %s", error)
+                results = []
             self.maintenance.run_if_due(list(self._kept.values()))
             if not any(result.lag and not result.error for result in results):
                 deadline = began + self.settings.trigger_s
