@@ -34,6 +34,7 @@ from harness.workload import Workload, differing_replicas
 
 ALL = [1, 2, 3]
 PARTITIONS = 4
+pytestmark = pytest.mark.timeout(240)
 _new_ids = itertools.count(4)
 _topics = itertools.count(1)
 

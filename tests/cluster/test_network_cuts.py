@@ -134,6 +134,7 @@ def test_a_minority_decides_nothing(whole: list[NodeProcess], network: FaultProx
         wait_until_agreed(whole, brokers=ALL)
 
 
+@pytest.mark.timeout(240)
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_network_is_cut(
     whole: list[NodeProcess], network: FaultProxy
 ) -> None:

@@ -235,13 +235,17 @@ class Faults:
 
 
 SHORT = ("kill_leader", "kill_follower", "kill_controller", "pause_leader", "kill_all", "rolling_restart")
-CUTS = (
-    "isolate_leader",
-    "mute_leader",
-    "isolate_controller",
-    "cut_leader_from_a_follower",
-    "slow_network",
-)
+CUTS = ("isolate_leader", "mute_leader", "cut_leader_from_a_follower")
 """Need a network that can be cut."""
-LONG = (*SHORT, *CUTS, "deafen_leader", "kill_two", "wipe_node", "move_replicas", "add_and_drain_node")
+LONG = (
+    *SHORT,
+    *CUTS,
+    "deafen_leader",
+    "isolate_controller",
+    "slow_network",
+    "kill_two",
+    "wipe_node",
+    "move_replicas",
+    "add_and_drain_node",
+)
 """Everything, for a cluster with a network that can be cut."""
