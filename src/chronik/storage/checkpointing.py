@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -74,15 +75,20 @@ def _write_new(fs: FileSystem, path: str, data: bytes) -> str:
 
 
 def sync_paths(fs: FileSystem, paths: list[str]) -> None:
-    """On a thread: make files and their names durable, many of them with one sync of the file system."""
+    """On a thread: make files and their names durable, many of them with one sync of the file system.
+
+    What was deleted meanwhile needs no sync.
+    """
     if len(paths) >= SYNC_EVERYTHING_FROM and fs.sync_everything():
         return
     for path in dict.fromkeys(paths):
-        file = fs.open(path)
-        file.sync()
-        file.close()
+        with suppress(FileNotFoundError):
+            file = fs.open(path)
+            file.sync()
+            file.close()
     for directory in {path.rpartition("/")[0] for path in paths}:
-        fs.sync_directory(directory)
+        with suppress(FileNotFoundError):
+            fs.sync_directory(directory)
 
 
 class Checkpointer:
@@ -95,24 +101,31 @@ class Checkpointer:
         self._lock = threading.Lock()
         self._lowered: dict[PartitionKey, int] = {}
         """Recovery points that a truncation lowered while a checkpoint was being written."""
+        self._in_flight: dict[PartitionKey, int] = {}
+        """Recovery points that are being written; they may be on the disk already."""
+        self._dropped: set[PartitionKey] = set()
+        """Partitions that began anew while a checkpoint was being written."""
+        self.recorded: set[PartitionKey] = set()
+        """Partitions that the checkpoints on disk say something about."""
         services.lower_recovery_point = self._lower_recovery_point
+        services.begin_log = self._begin_log
 
     async def run(self) -> None:
         """Write one round of checkpoints, if anything changed. OSError is logged; the next round tries again."""
         changed, self._services.changed = self._services.changed, set()
-        if not changed:
+        if not changed and self.recorded <= self._logs.keys():
             return
-        captures = [
-            self.capture(log)
-            for log in changed
-            if isinstance(log, PartitionLog) and self._logs.get((log.topic, log.partition)) is log
-        ]
+        captures = [self.capture(log) for log in changed if isinstance(log, PartitionLog) and self._is_current(log)]
         captures = await self._wait_for_syncs(captures)
         try:
             await self.write(captures)
         except OSError as error:
             logger.error("checkpoints could not be written, a restart would take longer", error=str(error))
             self._services.changed |= changed
+
+    def _is_current(self, log: PartitionLog) -> bool:
+        """Whether a log is not deleted."""
+        return self._logs.get((log.topic, log.partition)) is log
 
     def capture(self, log: PartitionLog) -> Capture:
         """On the loop: what the small files of a log must say for a recovery point at its end."""
@@ -176,19 +189,28 @@ class Checkpointer:
 
     async def write(self, captures: list[Capture]) -> None:
         """Write captured states and, after them, the checkpoints of all logs."""
+        captures = [capture for capture in captures if self._is_current(capture.log)]
         points = self._recovery_points()
         with self._lock:
+            self._dropped.clear()
             for capture in captures:
                 key = (capture.log.topic, capture.log.partition)
                 self._lowered.pop(key, None)
-                points[key] = capture.offset
+                points[key] = self._in_flight[key] = capture.offset
         tables = self._tables()
-        await asyncio.wrap_future(self._executor.submit(self._write_all, captures, points, tables))
+        try:
+            await asyncio.wrap_future(self._executor.submit(self._write_all, captures, points, tables))
+        finally:
+            self._in_flight.clear()
+        self.recorded = set(points).union(*(offsets for _, offsets in tables))
         for capture in captures:
             self._install(capture)
 
     def _install(self, capture: Capture) -> None:
         log = capture.log
+        if not self._is_current(log):
+            self._undo(capture)
+            return
         if capture.generation != log.generation:
             # Truncated meanwhile: the snapshot is of records that are gone, and the recovery point was lowered.
             if capture.snapshot is not None and capture.offset > log.end_offset:
@@ -200,6 +222,16 @@ class Checkpointer:
             gone = set(capture.obsolete_snapshots)
             # A roll may have written a newer one meanwhile.
             log.snapshot_offsets = sorted({*log.snapshot_offsets, capture.offset} - gone)
+
+    def _undo(self, capture: Capture) -> None:
+        """A log was deleted while its small files were written: if the name is in use again, they are in its folder."""
+        successor = self._logs.get((capture.log.topic, capture.log.partition))
+        if successor is None or not successor.segments:
+            return
+        if capture.snapshot is not None and capture.offset not in successor.snapshot_offsets:
+            self._services.fs.remove(f"{successor.directory}/{segment_name(capture.offset)}{SNAPSHOT_SUFFIX}")
+        successor.epochs_changed = successor.epochs is not None
+        self._services.changed.add(successor)
 
     def _recovery_points(self) -> dict[PartitionKey, int]:
         return {key: log.checkpointed_offset for key, log in self._logs.items() if log.segments}
@@ -224,26 +256,46 @@ class Checkpointer:
         paths: list[str] = []
         renames: list[str] = []
         for capture in captures:
-            written, to_rename = capture.write(fs)
-            paths += written
-            renames += to_rename
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                written, to_rename = capture.write(fs)
+                paths += written
+                renames += to_rename
         sync_paths(fs, paths)
         for path in renames:
-            fs.rename(path, path.removesuffix(".tmp"))
-        if len(renames) < SYNC_EVERYTHING_FROM or not fs.sync_everything():
-            for directory in {path.rpartition("/")[0] for path in renames}:
-                fs.sync_directory(directory)
+            with suppress(FileNotFoundError):
+                fs.rename(path, path.removesuffix(".tmp"))
+        sync_paths(fs, [path.removesuffix(".tmp") for path in renames])
         with self._lock:
             for key, offset in self._lowered.items():
                 if key in points:
                     points[key] = min(points[key], offset)
-            write_offsets(fs, f"{root}/{RECOVERY_POINTS}", points)
-        for name, offsets in tables:
-            write_offsets(fs, f"{root}/{name}", offsets)
+            for name, offsets in [(RECOVERY_POINTS, points), *tables]:
+                kept = {key: offset for key, offset in offsets.items() if key not in self._dropped}
+                write_offsets(fs, f"{root}/{name}", kept)
 
     def _lower_recovery_point(self, log: LogState, offset: int) -> None:
-        """On the loop, and waited for: bytes below the recovery point are about to be rewritten."""
+        """On the loop, and waited for if it matters: bytes from `offset` on are about to be rewritten."""
+        key = (log.topic, log.partition)
+        if offset >= max(log.checkpointed_offset, self._in_flight.get(key, 0)):
+            return
         with self._lock:
-            self._lowered[(log.topic, log.partition)] = offset
+            self._lowered[key] = offset
             log.checkpointed_offset = offset
             write_offsets(self._services.fs, f"{self._services.root}/{RECOVERY_POINTS}", self._recovery_points())
+
+    def _begin_log(self, log: LogState) -> None:
+        """On the loop: a partition gets its first file. What checkpoints say of another log of its name must go first.
+
+        Usually it is gone already: a deletion asks for a checkpoint.
+        """
+        key = (log.topic, log.partition)
+        if key not in self.recorded and key not in self._in_flight:
+            return
+        fs, root = self._services.fs, self._services.root
+        with self._lock:
+            self._dropped.add(key)
+            for name, offsets in [(RECOVERY_POINTS, self._recovery_points()), *self._tables()]:
+                offsets.pop(key, None)
+                write_offsets(fs, f"{root}/{name}", offsets)
+        log.checkpointed_offset = 0
+        self.recorded.discard(key)

@@ -175,6 +175,7 @@ class LogAppends(LogSyncs):
         """The first data of a partition: only now it gets a folder and files."""
         fs = self.services.fs
         try:
+            self.services.begin_log(self)
             fs.make_directory(self.directory)
             self._write_topic_id()
             segment = self._new_segment(base_offset)

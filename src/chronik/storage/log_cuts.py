@@ -49,8 +49,7 @@ class LogCuts(LogAppends):
 
     def _truncate(self, offset: int) -> None:
         services = self.services
-        if offset < self.checkpointed_offset:
-            services.lower_recovery_point(self, offset)
+        services.lower_recovery_point(self, offset)
         self._generation += 1
         keep = self.segment_index(offset)
         segment = self.segments[keep]
@@ -106,8 +105,7 @@ class LogCuts(LogAppends):
             raise self.refusal()
         services = self.services
         try:
-            if offset < self.checkpointed_offset:
-                services.lower_recovery_point(self, offset)
+            services.lower_recovery_point(self, offset)
             self._generation += 1
             for gone in self.segments:
                 self._remove_segment(gone)

@@ -58,6 +58,8 @@ class LogServices:
     """Logs with something new for the next checkpoint."""
     lower_recovery_point: Callable[[LogState, int], None] = lambda log, offset: None
     """Make a lower recovery point durable before bytes below the old one are rewritten."""
+    begin_log: Callable[[LogState], None] = lambda log: None
+    """Make sure that no checkpoint speaks of an earlier log of the same name."""
     checkpoint_soon: Callable[[], None] = lambda: None
     """Something that clients rely on should be written down before the next regular checkpoint."""
     failed: Callable[[LogState], None] = lambda log: None

@@ -154,6 +154,7 @@ class LogManager:
             fs.remove(marker)
             fs.sync_directory(root)
         keys = list(self._folders())
+        self._checkpointer.recorded = {*points, *watermarks, *starts, *cleaned}
         scanned = _Scanned(len(keys), on_progress)
         now_ms = self._clock_ms()
         pending = [
@@ -299,6 +300,7 @@ class LogManager:
         services.changed.discard(log)
         had_files = bool(log.segments)
         log.retire()
+        services.checkpoint_soon()
         if not had_files and self._fs.size(log.directory) is None:
             return None
         path = f"{self.root}/{renamed_folder(log.topic, log.partition, suffix)}"

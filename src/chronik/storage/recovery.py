@@ -383,7 +383,7 @@ class _Recovery:
                 if not transaction.committed:
                     segment.add_aborted(aborted_entry(transaction, states), fs)
 
-            replay(fs, loaded.segments, states, offset, loaded.end_offset, request.now_ms, completed)
+            replay(fs, loaded.segments, states, offset, request.now_ms, completed)
             for segment in loaded.segments:
                 self._note(segment.write_aborted(fs))
         loaded.producers = states if states.entries else None

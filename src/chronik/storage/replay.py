@@ -46,9 +46,9 @@ def load_producers(
     end_offset: int,
     now_ms: int,
 ) -> ProducerStates:
-    """The state as of `end_offset`. Only headers are read, and the markers of transactions."""
+    """The state at `end_offset`, where the log ends. Only headers are read, and the markers of transactions."""
     states, offset = load_snapshot(fs, directory, snapshot_offsets, end_offset, now_ms)
-    replay(fs, segments, states, offset, end_offset, now_ms)
+    replay(fs, segments, states, offset, now_ms)
     return states
 
 
@@ -57,11 +57,10 @@ def replay(
     segments: Sequence[Segment],
     states: ProducerStates,
     offset: int,
-    end_offset: int,
     now_ms: int,
     on_completed: Callable[[Segment, CompletedTransaction], None] | None = None,
 ) -> None:
-    """Bring a state forward from `offset` to `end_offset`. What follows damage in a segment is left out."""
+    """Bring a state forward from `offset` to the end of the log. What follows damage in a segment is left out."""
     for segment in segments:
         if segment.next_offset <= offset or not segment.size:
             continue
@@ -69,8 +68,6 @@ def replay(
         try:
             start = _position_of(fs, segment, log, offset)
             for batch in walk(log, start, segment.size, check_crc=False, floor=segment.base_offset):
-                if batch.base_offset >= end_offset:
-                    break
                 completed = replay_batch(states, log, batch, now_ms)
                 if completed is not None and on_completed is not None:
                     on_completed(segment, completed)

@@ -11,8 +11,10 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Record, build_batch
 from chronik.storage import LogConfig, PartitionLog, RecoveryProgress
 from chronik.storage.batch_walk import WALK_CHUNK_BYTES
-from harness.simulated_disk import PowerCut, SimulatedDisk
-from harness.storage_logs import BASE_TIME, TOPIC_ID, append, batch, read_all, simulated, synced
+from chronik.storage.checkpoints import parse_offsets
+from chronik.storage.manager import Threads
+from harness.simulated_disk import InlineExecutor, PowerCut, SimulatedDisk, SteppedExecutor
+from harness.storage_logs import BASE_TIME, TOPIC_ID, append, batch, read_all, simulated, synced, until
 
 SMALL = LogConfig(index_interval_bytes=100)
 FIRST = "/data/t-0/00000000000000000000.log"
@@ -122,6 +124,39 @@ async def test_damage_before_the_recovery_point_is_reported_and_the_rest_can_be_
         assert append(log, b"goes on") == 30
 
 
+async def test_a_record_whose_offset_was_damaged_is_not_skipped_silently() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk, LogConfig(), close=False) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        for number in range(5):
+            append(log, b"%d" % number)
+        await synced(log)
+        await logs._checkpointer.run()
+    size = len(batch([b"0"]))
+    disk.flip_bit(FIRST, 2 * size + 7, 1)  # offset 2 becomes 0
+    async with simulated(disk, LogConfig()) as logs:
+        log = logs.get("t", 0)
+        assert log is not None and log.damage
+        with pytest.raises(KafkaError) as refused:
+            await log.read(2, 1000)
+        assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+        assert await read_all(log, 3) == [(3, b"3"), (4, b"4")]
+
+
+async def test_what_was_checked_once_is_served_from_memory() -> None:
+    disk = SimulatedDisk()
+    values = await written(disk, 6, checkpoint=True)
+    async with simulated(disk, SMALL) as logs:
+        log = logs.get("t", 0)
+        assert log is not None
+        assert log.read_nowait(0, 1 << 20) is None, "nobody has looked at it yet"
+        assert await read_all(log, 0, 3) == list(enumerate(values))[:3]
+        assert log.read_nowait(0, 1 << 20, end_offset=3) is not None
+        assert log.read_nowait(0, 1 << 20) is None
+        append(log, b"new")
+        assert log.read_nowait(6, 1 << 20) is not None, "this process wrote it"
+
+
 async def test_only_what_lies_after_the_recovery_point_is_scanned() -> None:
     disk = SimulatedDisk()
     async with simulated(disk, SMALL, close=False) as logs:
@@ -209,6 +244,27 @@ async def test_epochs_of_records_that_are_gone_go_too() -> None:
     disk.replace(FIRST, disk.contents(FIRST)[:-1])
     _, log = await reopened(disk)
     assert (log.end_offset, log.latest_epoch, log.end_offset_for_epoch(2)) == (1, 1, (-1, -1))
+
+
+async def test_a_checkpoint_that_a_truncation_overtakes_promises_nothing() -> None:
+    disk = SimulatedDisk()
+    inline, stepped = InlineExecutor(), SteppedExecutor()
+    async with simulated(disk, SMALL, threads=Threads(inline, inline, inline), close=False) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        for sequence in range(6):
+            append(log, b"%d" % sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        await synced(log)
+        logs._checkpointer._executor = stepped
+        writing = asyncio.ensure_future(logs._checkpointer.run())
+        await until(lambda: len(stepped.jobs) == 1)
+        log.truncate_to(2)
+        stepped.step()
+        await writing
+        assert log.checkpointed_offset <= 2
+        points = parse_offsets(disk.contents("/data/recovery-point-offset-checkpoint"))
+        assert points[("t", 0)] <= 2
+        assert "00000000000000000006.snapshot" not in disk.names("/data/t-0")
+        assert log.snapshot_offsets == []
 
 
 async def test_a_batch_larger_than_a_chunk_is_checked_piece_by_piece() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.storage import LogConfig, LogManager, PartitionLog
-from harness.simulated_disk import SimulatedDisk
-from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced
+from chronik.storage.manager import Threads
+from harness.simulated_disk import InlineExecutor, SimulatedDisk, SteppedExecutor
+from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced, until
 
 HOUR = 3_600_000
 
@@ -147,6 +150,55 @@ async def test_deleting_a_topic_frees_its_disk_and_the_name() -> None:
         assert disk.used() < used / 4
         assert not [name for name in disk.names("/data") if name.endswith("-delete")]
         assert await read_all(new) == [(0, b"other topic")]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["at once", "after a checkpoint"])
+async def test_a_new_topic_of_an_old_name_inherits_nothing_from_checkpoints(checkpoint: bool) -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk, close=False) as logs:
+        log = await filled(logs, config())
+        log.delete_records_to(9)
+        await logs._checkpointer.run()
+        logs.delete("t", 0)
+        if checkpoint:
+            await logs._checkpointer.run()
+            assert b"t 0" not in disk.contents("/data/recovery-point-offset-checkpoint")
+        new = logs.create("t", 0, bytes(16), config())
+        append(new, b"first")
+        append(new, b"second")
+        await synced(new)
+        disk.power_cut(keep=0.0)
+    async with simulated(disk) as logs:
+        new = logs.create("t", 0, bytes(16))
+        assert (new.log_start_offset, new.high_watermark) == (0, 0)
+        assert await read_all(new) == [(0, b"first"), (1, b"second")]
+
+
+async def test_a_log_deleted_and_made_again_during_a_checkpoint_is_not_mixed_with_the_old_one() -> None:
+    disk = SimulatedDisk()
+    inline, stepped = InlineExecutor(), SteppedExecutor()
+    async with simulated(disk, close=False, threads=Threads(inline, inline, inline)) as logs:
+        log = await filled(logs, config())
+        for sequence in range(3):
+            append(log, b"x", producer_id=7, producer_epoch=0, base_sequence=sequence, epoch=30)
+        await synced(log)
+        logs._checkpointer._executor = stepped
+        writing = asyncio.ensure_future(logs._checkpointer.run())
+        await until(lambda: len(stepped.jobs) == 1)
+        logs.delete("t", 0)
+        new = logs.create("t", 0, bytes(16), config())
+        append(new, b"first", epoch=1)
+        stepped.step()
+        await writing
+        logs._checkpointer._executor = inline
+        await synced(new)
+        await logs._checkpointer.run()
+        assert [name for name in disk.names("/data/t-0") if name.endswith(".snapshot")] == []
+        disk.power_cut(keep=0.0)
+    async with simulated(disk) as logs:
+        new = logs.create("t", 0, bytes(16))
+        assert await read_all(new) == [(0, b"first")]
+        assert (new.latest_epoch, new.log_start_offset, new.producers()) == (1, 0, [])
 
 
 async def test_a_deletion_that_a_crash_interrupts_is_finished_at_the_next_start() -> None:
