@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from chronik.protocol.errors import ErrorCode
 from harness.cluster_view import ask, wait_until_agreed
@@ -111,6 +112,23 @@ def test_a_leader_that_hears_nobody_acknowledges_nothing(whole: list[NodeProcess
         eventually(lambda: one.partition(topic).leader not in (leader, -1), "another node leads in the end", 30.0)
         network.heal()
         eventually(lambda: one.partition(topic).isr == (1, 2, 3), "all are in sync again", 30.0)
+
+
+def test_a_producer_that_knows_only_the_leader_that_is_cut_off_finds_the_new_one(
+    whole: list[NodeProcess], network: FaultProxy
+) -> None:
+    """The old leader believes that it leads, and librdkafka asks whom it is connected to: it must be sent away."""
+    controller = ask(whole[0]).controller
+    leader = next(node_id for node_id in ALL if node_id != controller)
+    topic = new_topic(whole[0], leader)
+    producer = Producer({"bootstrap.servers": whole[leader - 1].bootstrap, "acks": "all", "log_level": 0})
+    delivered: list[object] = []
+    producer.produce(topic, b"before", on_delivery=lambda error, _: delivered.append(error))
+    assert producer.flush(20) == 0
+    network.isolate(leader, [node_id for node_id in ALL if node_id != leader])
+    producer.produce(topic, b"after", on_delivery=lambda error, _: delivered.append(error))
+    assert producer.flush(30) == 0, "it never finds the new leader"
+    assert delivered == [None, None]
 
 
 def test_a_minority_decides_nothing(whole: list[NodeProcess], network: FaultProxy) -> None:

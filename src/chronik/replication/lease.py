@@ -51,6 +51,12 @@ class Lease:
             return True
         return self._until > -math.inf and self._alone is not None and self._alone()
 
+    def lapsed_for_s(self) -> float:
+        """How long ago it lapsed; 0 while it is held, and when it never was."""
+        if self._until == -math.inf or self.held():
+            return 0.0
+        return self._clock() - self._until
+
     def remaining_s(self) -> float:
         """How long it is still held, for status pages; 0 when it has lapsed."""
         return max(0.0, self._until - self._clock())

@@ -40,6 +40,19 @@ def test_a_lease_that_is_given_back_is_not_held() -> None:
     assert not lease.held()
 
 
+def test_a_lease_tells_how_long_ago_it_lapsed_if_it_ever_was_held() -> None:
+    clock = Clock()
+    lease = Lease(clock)
+    clock.now += 100
+    assert lease.lapsed_for_s() == 0
+    lease.renew(clock.now + 1)
+    assert lease.lapsed_for_s() == 0
+    clock.now += 3
+    assert lease.lapsed_for_s() == 2
+    lease.renew(clock.now + 1)
+    assert lease.lapsed_for_s() == 0
+
+
 async def test_a_refused_commit_fails_with_an_error_of_its_own() -> None:
     queue = CommitQueue()
     futures = [queue.add(offset) for offset in (1, 2, 5)]

@@ -53,6 +53,10 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 ADMIN_CLIENT_ID = "__admin_client"
 """The client id whose writes to internal topics are let through, as in Kafka."""
 
+OUT_OF_TOUCH_S = 1.0
+"""A node that cannot reach the controller still believes that it leads, and so does a client that knows no other node:
+it would ask here for ever. After this long without a lease it is answered and sent away, to ask somewhere else."""
+
 Answer = ProduceResponse | PendingResponse | Coroutine[Any, Any, ProduceResponse | None] | None
 
 
@@ -277,8 +281,7 @@ class _ProduceRun:
         if not self._waits:
             return self._response
         self._pending = PendingResponse()
-        timeout_s = max(0, self._request.timeout_ms) / 1000
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._timed_out)
+        self._look_after(max(0, self._request.timeout_ms) / 1000)
         for committed in self._waits:
             committed.add_done_callback(self._committed)
         return self._pending
@@ -294,14 +297,32 @@ class _ProduceRun:
         if not self._waits:
             self._finish()
 
-    def _timed_out(self) -> None:
+    def _look_after(self, left_s: float) -> None:
+        """Waits for the replicas until the request's time is over, or this node is out of touch with the cluster."""
+        pause_s = min(left_s, OUT_OF_TOUCH_S)
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look, left_s - pause_s)
+
+    def _look(self, left_s: float) -> None:
+        if self._out_of_touch():
+            self._give_up(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                "This node is cut off from the cluster and can no longer tell whether the write counts; ask another.",
+            )
+        elif left_s > 0:
+            self._look_after(left_s)
+        else:
+            self._give_up(
+                ErrorCode.REQUEST_TIMED_OUT, "The replicas did not confirm the write within the request's timeout."
+            )
+
+    def _out_of_touch(self) -> bool:
+        return self._ctx.services.replicas.lease.lapsed_for_s() > OUT_OF_TOUCH_S
+
+    def _give_up(self, code: ErrorCode, message: str) -> None:
         waits, self._waits = self._waits, {}
         for committed, item in waits.items():
             committed.cancel()
-            error = KafkaError(
-                ErrorCode.REQUEST_TIMED_OUT, "The replicas did not confirm the write within the request's timeout."
-            )
-            self._refuse(item.answer, error, item.partition.topic)
+            self._refuse(item.answer, KafkaError(code, message), item.partition.topic)
         self._finish()
 
     def _finish(self) -> None:
@@ -318,6 +339,8 @@ class _ProduceRun:
         answer.log_start_offset = -1
         answer.log_append_time_ms = -1
         if is_about_leadership(error.code):
+            if self._out_of_touch():
+                self._ctx.connection.close()
             hint = current_leader(self._ctx.services.store.image, topic, answer.index)
             if hint is not None:
                 leader, epoch, broker = hint
