@@ -47,6 +47,7 @@ from chronik.raft.storage import RaftStorage
 from chronik.raft.transport import PeerTransport
 from chronik.replication.lease import Lease
 from chronik.replication.manager import ReplicaManager
+from chronik.storage.housekeeping import HousekeepingConfig
 from chronik.storage.manager import LogManager
 from chronik.transactions.coordinator import TransactionCoordinator
 from chronik.watchdog import LoopWatchdog
@@ -147,7 +148,7 @@ class Node:
             settings=_consensus(self.view),
         )
         self.store.attach(self.raft)
-        self.logs = LogManager(self.folder.logs)
+        self.logs = LogManager(self.folder.logs, housekeeping=_housekeeping(self.view))
         self.replicas = ReplicaManager(
             node_id,
             self.incarnation,
@@ -375,6 +376,16 @@ def _consensus(view: ConfigView) -> DriverSettings:
     return DriverSettings(
         tick_s=view.broker_int("raft.election.timeout.ms") / 1000 / defaults.raft.election_ticks,
         snapshot_entries=view.broker_int("metadata.snapshot.entries"),
+    )
+
+
+def _housekeeping(view: ConfigView) -> HousekeepingConfig:
+    """How often logs are looked after, under Kafka's names."""
+    return HousekeepingConfig(
+        retention_interval_s=view.broker_int("log.retention.check.interval.ms") / 1000,
+        producer_expiration_ms=view.broker_int("producer.id.expiration.ms"),
+        producer_check_interval_s=view.broker_int("producer.id.expiration.check.interval.ms") / 1000,
+        compaction_interval_s=max(0.1, view.broker_int("log.cleaner.backoff.ms") / 1000),
     )
 
 
