@@ -33,6 +33,9 @@ from harness.workload import Workload, differing_replicas
 ALL = [1, 2, 3]
 TOPIC = "chaos"
 PARTITIONS = 6
+SETTINGS = {"replica.lag.time.max.ms": "10000"}
+"""A follower that only its leader cannot hear blocks writes for up to one and a half times this long: less than a
+producer's patience, so that what is not acknowledged in the end is a fault of ours."""
 PACE_S = 0.01
 """Between two records of a producer: enough to have something under way at any moment, for hours."""
 
@@ -43,7 +46,7 @@ class Chaos:
     def __init__(self, directory: Path, seed: int, only: list[str]) -> None:
         self.random = Random(seed)
         self.network = FaultProxy()
-        self.nodes = three_nodes(directory, network=self.network)
+        self.nodes = three_nodes(directory, SETTINGS, network=self.network)
         self.workload = Workload(self.nodes, TOPIC, PARTITIONS, pace_s=PACE_S)
         self.faults = Faults(self.nodes, self.workload, self.network, self.random)
         self.kinds = only or list(LONG)
@@ -152,7 +155,7 @@ def main() -> int:
     chaos = Chaos(directory, seed, arguments.only)
     try:
         chaos.run(arguments.minutes)
-    except (AssertionError, OSError) as error:
+    except (AssertionError, OSError, RuntimeError) as error:
         chaos.violations.append(f"the cluster did not come through: {error}")
         chaos.look_again()
     finally:
