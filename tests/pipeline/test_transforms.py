@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from chronik.client import Cluster, Consumer, TopicPartition
 from chronik.client.admin.topics import create_topic
+from chronik.client.offsets import end_offsets
 from chronik.pipeline.tables.keeper import KeeperSettings, TableKeeper
 from chronik.pipeline.transforms import TransformFailed, run_file, run_python, run_sql, statements
 from harness.node_process import NodeProcess
@@ -21,8 +22,14 @@ HOUR_MS = 3_600_000
 
 
 def read_all(cluster: Cluster, topic: str) -> list[bytes]:
-    with Consumer(cluster, {TopicPartition(topic, 0): 0}) as consumer:
-        return [record.value or b"" for record in consumer.poll(5.0)]
+    """Everything up to the end of the topic: one fetch may bring only a part of it."""
+    where = TopicPartition(topic, 0)
+    end = end_offsets(cluster, [where])[where]
+    found: list[bytes] = []
+    with Consumer(cluster, {where: 0}) as consumer:
+        while consumer.position(where) < end:
+            found.extend(record.value or b"" for record in consumer.poll(5.0))
+    return found
 
 
 def land(spark: SparkSession, node: NodeProcess, warehouse: Path, topic: str) -> None:
