@@ -124,6 +124,31 @@ def test_filters_narrow_what_is_read_and_never_change_the_answer(
     assert frame.where("topic = 'another'").count() == 0
 
 
+def test_a_session_without_filter_pushdown_as_spark_has_it_by_default_reads_the_same(
+    spark: SparkSession, read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    name = topic()
+    produce(name, [b"a", b"b", b"c"])
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "false")
+    try:
+        assert values(read(subscribe=name).where("offset > 0")) == ["b", "c"]
+    finally:
+        spark.conf.set(setting, "true")
+
+
+def test_filters_reach_the_reader_and_spare_it_what_they_would_drop(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    name = topic(partitions=4)
+    for partition in range(4):
+        produce(name, [b"x"] * 10, partition=partition)
+    spread = read(subscribe=name, minPartitions="4")
+    assert spread.rdd.getNumPartitions() == 4
+    assert spread.where("offset < 0").rdd.getNumPartitions() == 1, "nothing is left to read"
+    assert spread.where("partition = 2").count() == 10
+
+
 def test_lost_offsets_are_an_error_with_their_range_or_a_gap(
     read: Read, topic: Callable[..., str], produce: Callable[..., None], cluster: Cluster
 ) -> None:

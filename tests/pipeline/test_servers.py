@@ -56,7 +56,7 @@ def started(command: list[str], environment: dict[str, str], log: Path) -> Itera
 
 def ask_remotely(address: str, query: str) -> list[dict[str, object]]:
     ended = subprocess.run(
-        [sys.executable, "-c", NOTEBOOK, address, query], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", NOTEBOOK, address, query], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 0, ended.stderr
     answer: list[dict[str, object]] = json.loads(ended.stdout.splitlines()[-1])
@@ -73,7 +73,7 @@ def test_a_notebook_finds_topics_as_views_of_the_connect_server(
     command = [sys.executable, "-m", "chronik", "pipeline", "connect", "--port", str(port), "--master", "local[2]"]
     with started(command, environment, log):
         eventually(lambda: "Spark Connect is ready" in log.read_text(), "the server is ready", 300)
-        address = f"sc://127.0.0.1:{port}/;token=a-token-of-the-test"
+        address = f"sc://localhost:{port}/;token=a-token-of-the-test"
         query = f"SELECT city, count(*) AS n FROM global_temp.{name} GROUP BY city"
         assert ask_remotely(address, query) == [{"city": "Ulm", "n": 2}]
         produce(name, [b'{"city": "Ulm"}'])

@@ -84,8 +84,7 @@ def tables(
 @app.command
 def connect(
     *,
-    port: Annotated[int, Parameter(help="Where Spark Connect listens.")] = 15002,
-    host: Annotated[str, Parameter(help="The address to listen on; loopback unless you say otherwise.")] = "127.0.0.1",
+    port: Annotated[int, Parameter(help="Where Spark Connect listens, on loopback.")] = 15002,
     warehouse: Warehouse = None,
     master: Master = None,
     bootstrap: Bootstrap = None,
@@ -103,7 +102,6 @@ def connect(
             bootstrap=bootstrap_address(bootstrap),
             warehouse=warehouse_folder(warehouse),
             master=master,
-            host=host,
             port=port,
             stopping=_until_interrupted(),
         )

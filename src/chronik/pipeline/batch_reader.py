@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import InputPartition
 
 from chronik.client import EARLIEST, Cluster
 from chronik.client.offsets import list_offsets
 from chronik.pipeline.positions import check_not_lost, partitions_of, resolve
-from chronik.pipeline.pushdown import Bounds, bounds_of
+from chronik.pipeline.pushdown import NarrowingReader
 from chronik.pipeline.range_reader import consumer_settings, read_ranges
 from chronik.pipeline.ranges import OffsetRange, deal
 from chronik.pipeline.source_options import Position, ReadOptions
@@ -24,15 +24,10 @@ class RangesPartition(InputPartition):
     ranges: tuple[OffsetRange, ...]
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(NarrowingReader):
     def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
         self.options = options
         self.columns = list(columns)
-        self.bounds = Bounds()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.bounds = bounds_of(filters)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql.datasource import (
+    DataSourceReader,
     EqualTo,
     Filter,
     GreaterThan,
@@ -36,6 +37,31 @@ class Bounds:
     def admits(self, place: TopicPartition) -> bool:
         in_topics = self.topics is None or place.topic in self.topics
         return in_topics and (self.partitions is None or place.partition in self.partitions)
+
+
+class NarrowingReader(DataSourceReader):
+    """A reader that filters narrow, if Spark pushes them down, and that is as right if it does not.
+
+    Pushdown is off in Spark unless a session turns it on, and Spark then refuses readers that override `pushFilters`,
+    lest they rely on it. This one does not rely on it: so what it has there passes for the method that it inherits.
+    """
+
+    bounds: Bounds = Bounds()
+
+    @property
+    def pushFilters(self) -> _Narrowing:
+        return _Narrowing(self)
+
+
+class _Narrowing:
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: NarrowingReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._reader.bounds = bounds_of(filters)
+        return filters
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:

@@ -2,6 +2,9 @@
 
 Sessions of Spark Connect are apart from each other, so topics are global temporary views, `global_temp.NAME`: each is
 fixed to a version of its table and an end of its log, and renewed every few seconds.
+
+It listens on loopback only: clients of Spark Connect send a token over TLS, which this server does not speak, unless
+the host is named `localhost`. From elsewhere it is reached through an SSH tunnel.
 """
 
 from __future__ import annotations
@@ -27,18 +30,16 @@ def serve(
     bootstrap: str,
     warehouse: Path,
     master: str | None,
-    host: str,
     port: int,
     stopping: Callable[[], bool],
     token: str | None = None,
 ) -> None:
     """Serve until told to stop. The token is CHRONIK_CONNECT_TOKEN, or a new one that is printed."""
     chosen = token or os.environ.get("CHRONIK_CONNECT_TOKEN") or secrets.token_urlsafe(24)
-    settings = {**connect_settings(port, chosen), "spark.connect.grpc.binding.address": host}
-    spark = start_session("chronik connect", master, settings)
+    spark = start_session("chronik connect", master, connect_settings(port, chosen))
     views = TopicViews(spark, bootstrap, warehouse, shared=True)
     views.prepare_all()
-    print(f"Spark Connect is ready: sc://{host}:{port}/;token={chosen}", flush=True)
+    print(f"Spark Connect is ready: sc://localhost:{port}/;token={chosen}", flush=True)
     print("Topics are views named global_temp.NAME; this ends with Ctrl-C", flush=True)
     due = time.monotonic() + RENEW_S
     trouble: str | None = None

@@ -87,6 +87,7 @@ class Engine:
         self.views = TopicViews(self.spark, self.wanted.bootstrap, Path(self.wanted.warehouse))
         self._write_state()
         self._listener.settimeout(_POLL_S)
+        self._last_used = time.monotonic()
         log.info("engine ready on port %d, Spark Connect on port %d", self._port, self.connect_port)
         while not self._stopping.is_set() and not self._idle():
             with suppress(TimeoutError):

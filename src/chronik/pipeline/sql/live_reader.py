@@ -5,17 +5,17 @@ It is a batch read of `format("chronik")` with the option `chronik.table`, which
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from chronik.client import Cluster
 from chronik.pipeline.batch_reader import RangesPartition
-from chronik.pipeline.pushdown import Bounds, bounds_of
+from chronik.pipeline.pushdown import NarrowingReader
 from chronik.pipeline.range_reader import consumer_settings, read_ranges
 from chronik.pipeline.ranges import OffsetRange, deal
 from chronik.pipeline.tables.layout import DAY, READ_COLUMNS, schema_of_text, table_columns
@@ -49,14 +49,9 @@ def live_schema(part: LivePart) -> StructType:
     return from_arrow_schema(_columns(part))
 
 
-class LiveReader(DataSourceReader):
+class LiveReader(NarrowingReader):
     def __init__(self, part: LivePart) -> None:
         self.part = part
-        self.bounds = Bounds()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self.bounds = bounds_of(filters)
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         bounds = self.bounds
