@@ -26,6 +26,8 @@ RETRY_MAX_S = 1.0
 RECHECK_S = 0.25  # how often a high watermark that waits for a follower to join is looked at again
 SHOWN = 3  # partitions that a log line names
 SWEEP_SLICE = 500  # partitions looked at before the loop gets a turn
+SWEEPS_PER_LAG_LIMIT = 10  # a member is out this soon after the limit: writes wait for it until then
+SWEEP_EVERY_MAX_S = 1.0
 
 log = structlog.get_logger()
 
@@ -177,15 +179,26 @@ class IsrUpdater:
 
     async def _sweep_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(self._replicas.lag_limit_s / 2)
+            await asyncio.sleep(sweep_every_s(self._replicas.lag_limit_s))
             await self._sweep()
 
     async def _sweep(self) -> None:
-        """Looks for members that lag, in slices, so that the loop stays free with thousands of partitions."""
+        """Looks for members that lag, in slices, so that the loop stays free with thousands of partitions.
+
+        Most have nobody behind, which costs next to nothing to see."""
         lag_limit_s = self._replicas.lag_limit_s
         for position, partition in enumerate(list(self._replicas.partitions())):
             lead = partition.leadership
-            if lead is not None and lead.followers and partition.wanted_isr(lag_limit_s) != lead.info.isr:
+            if (
+                lead is not None
+                and lead.unsettled(partition.end_offset)
+                and partition.wanted_isr(lag_limit_s) != lead.info.isr
+            ):
                 self.consider(partition)
             if position % SWEEP_SLICE == SWEEP_SLICE - 1:
                 await asyncio.sleep(0)
+
+
+def sweep_every_s(lag_limit_s: float) -> float:
+    """How long members that lag may go unnoticed, beyond the limit."""
+    return min(SWEEP_EVERY_MAX_S, lag_limit_s / SWEEPS_PER_LAG_LIMIT)

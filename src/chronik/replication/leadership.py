@@ -121,6 +121,11 @@ class Leadership:
             if follower.link is not None:
                 follower.link.watermark_moved()
 
+    def unsettled(self, leader_end: int) -> bool:
+        """Whether a member is behind, or a replica is no member: only then can the ISR have to change."""
+        outside = len(self.info.isr) <= len(self.followers)
+        return outside or any(follower.counted < leader_end for follower in self.followers.values())
+
     def lag(self, leader_end: int) -> int:
         """How many offsets the slowest follower is behind."""
         return max((leader_end - max(follower.counted, 0) for follower in self.followers.values()), default=0)
