@@ -158,11 +158,12 @@ class Cleaner:
         log, fs = candidate.log, self._services.fs
         generation = log.generation
         sources = [
-            Source(segment.path, segment.base_offset, segment.next_offset, segment.size, tuple(segment.aborted(fs)))
+            Source(segment.path, segment.base_offset, segment.next_offset, segment.size)
             for segment in log.segments[:-1]
             if segment.next_offset <= candidate.end
         ]
-        keys = await self._on_thread(partial(map_keys, fs, sources, candidate.start, self._pacer))
+        aborted = tuple(entry for segment in log.segments for entry in segment.aborted(fs))
+        keys = await self._on_thread(partial(map_keys, fs, sources, aborted, candidate.start, self._pacer))
         if keys.end_offset <= candidate.start:
             return False
         config = log.config
@@ -172,9 +173,10 @@ class Cleaner:
             config.delete_retention_ms,
             config.index_interval_bytes,
             _last_batches(log),
+            aborted,
         )
         affected = [source for source in sources if source.base_offset < keys.end_offset]
-        cleaner = SegmentCleaner(fs, rules, keys, affected, self._pacer)
+        cleaner = SegmentCleaner(fs, rules, keys, self._pacer)
         groups = group_sources(affected, config.segment_bytes, config.segment_index_bytes, config.index_interval_bytes)
         for group in groups:
             segment = await self._on_thread(partial(cleaner.clean, group))

@@ -74,7 +74,6 @@ class Source:
     base_offset: int
     next_offset: int
     size: int
-    aborted: tuple[AbortedTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,8 @@ class CleaningRules:
     index_interval_bytes: int
     producers: dict[int, tuple[int, int | None]]
     """Producer id → (epoch, last offset of its data or None) of the active producers."""
+    aborted: tuple[AbortedTransaction, ...]
+    """Of the whole log: the marker of a transaction may lie beyond the segments that are cleaned."""
 
 
 @dataclass(slots=True)
@@ -136,11 +137,13 @@ class TransactionTracker:
             self._ongoing[entry.producer_id] = entry
 
 
-def map_keys(fs: FileSystem, sources: Iterable[Source], start: int, pacer: Pacer) -> KeyMap:
+def map_keys(
+    fs: FileSystem, sources: Iterable[Source], aborted: Iterable[AbortedTransaction], start: int, pacer: Pacer
+) -> KeyMap:
     """The first pass, from `start`: DamagedBatch, KafkaError or OSError when a segment cannot be read."""
     found = KeyMap(end_offset=start)
-    sources = list(sources)
-    tracker = TransactionTracker(entry for source in sources for entry in source.aborted)
+    # The walk meets no marker before `start` that would end an earlier transaction.
+    tracker = TransactionTracker(entry for entry in aborted if entry.last_offset >= start)
     for source in sources:
         if source.next_offset <= start:
             continue
@@ -174,14 +177,12 @@ def key_of(key: bytes) -> bytes:
 class SegmentCleaner:
     """The second pass. One for all groups of a pass, because transactions reach over segments."""
 
-    def __init__(
-        self, fs: FileSystem, rules: CleaningRules, keys: KeyMap, sources: Iterable[Source], pacer: Pacer
-    ) -> None:
+    def __init__(self, fs: FileSystem, rules: CleaningRules, keys: KeyMap, pacer: Pacer) -> None:
         self._fs = fs
         self._rules = rules
         self._keys = keys
         self._pacer = pacer
-        self._tracker = TransactionTracker(entry for source in sources for entry in source.aborted)
+        self._tracker = TransactionTracker(rules.aborted)
 
     def clean(self, group: list[Source]) -> Segment:
         """Rewrite a run of segments into one, its files synced under names that a start after a crash removes."""

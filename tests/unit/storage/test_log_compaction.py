@@ -196,6 +196,32 @@ async def test_aborted_records_go_and_markers_go_after_them() -> None:
         assert [info.base_offset for info, _ in await batches(log) if info.is_control and info.record_count] == [commit]
 
 
+async def test_an_aborted_record_replaces_nothing_though_its_marker_lies_beyond_what_is_compacted() -> None:
+    async with simulated(SimulatedDisk(), COMPACT) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        put(log, (b"a", b"committed"))
+        put(log, (b"a", b"aborted"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        log.roll()
+        put(log, (b"b", b"open"), producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+        end_transaction(log, 7, committed=False)
+        await compact(logs, log)
+        assert log.cleaned_to == 2, "the first segment alone: in the second a transaction is open"
+        assert [(key, value) for _, key, value in await records(log)] == [(b"a", b"committed"), (b"b", b"open")]
+
+
+async def test_a_producer_that_aborted_once_has_its_later_commits_compacted() -> None:
+    async with simulated(SimulatedDisk(), COMPACT) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        put(log, (b"a", b"aborted"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        end_transaction(log, 7, committed=False)
+        await compact(logs, log)
+        put(log, (b"a", b"first"), producer_id=7, producer_epoch=0, base_sequence=1, transactional=True)
+        put(log, (b"a", b"second"), producer_id=7, producer_epoch=0, base_sequence=2, transactional=True)
+        end_transaction(log, 7, committed=True)
+        await compact(logs, log)
+        assert [(key, value) for _, key, value in await records(log)] == [(b"a", b"second")]
+
+
 async def test_the_sequence_of_a_producer_survives_compaction_and_a_crash() -> None:
     disk = SimulatedDisk()
     async with simulated(disk, COMPACT, close=False) as logs:
