@@ -167,6 +167,7 @@ class Leadership:
         """Rule 4 of `configuration.py`: make the directory ids that were learned part of the configuration.
 
         The configuration of the first start is in nobody's log; it is put there, so that those who join later get it.
+        Not while leadership moves: the target would campaign with a log that lacks the entry, and lose.
         """
         state = self._state
         learned = {p.node_id: p.directory_id for p in self.peers.values() if p.directory_id != UNKNOWN_DIRECTORY}
@@ -175,7 +176,7 @@ class Leadership:
         if configuration is None and not state.membership.latest_index:
             configuration = state.configuration
         settled = max(self.first_index, state.membership.latest_index) <= state.log.commit
-        if configuration is not None and settled and not self.is_over:
+        if configuration is not None and settled and not self.is_over and not self.transfer_target:
             self.append_configuration(configuration)
 
     def _hand_over_and_leave(self) -> None:
@@ -272,9 +273,10 @@ class Leadership:
                 if peer.ticks_since_offer >= settings.election_ticks:
                     self._offer_snapshot(peer)
         self._transfer_ticks += 1
-        if self._transfer_ticks >= settings.election_ticks:
+        if self.transfer_target and self._transfer_ticks >= settings.election_ticks:
             # The target did not take over: take proposals again.
             self.transfer_target = NO_NODE
+            self.record_directories()
         self._quorum_ticks += 1
         if self._quorum_ticks >= settings.election_ticks:
             self._quorum_ticks = 0

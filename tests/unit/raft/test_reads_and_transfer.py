@@ -173,6 +173,39 @@ def test_proposals_are_refused_while_leadership_moves_and_taken_again_when_it_di
     assert group.nodes[1].data == [b"x", b"y"]
 
 
+def _transfer_while_a_folder_is_learned() -> Group:
+    """Node 1 hands over to node 2, and before node 2 hears of it, node 3 shows its folder for the first time."""
+    group = Group((1, 2, 3), known=False, start=False)
+    group.start(1)
+    group.start(2)
+    group.elect(1)
+    group[1].transfer(2)
+    group.work(1)
+    group.start(3)
+    for _ in range(2):
+        group.tick(1)
+        group.deliver(lambda message: 2 not in (message.source, message.target))
+    assert group[3].log.last_index == group[1].log.last_index
+    return group
+
+
+def test_a_folder_learned_while_leadership_moves_does_not_make_the_target_lose() -> None:
+    group = _transfer_while_a_folder_is_learned()
+    group.deliver()
+    assert group.leaders() == [2]
+    group.beat(2)
+    assert group[2].configuration.voters[3].directory_id == directory(3)
+
+
+def test_a_folder_learned_while_leadership_moves_is_recorded_when_it_did_not() -> None:
+    group = _transfer_while_a_folder_is_learned()
+    group.drop()
+    group.tick(1, 5)
+    group.deliver(lambda message: not isinstance(message, TimeoutNow))
+    assert group.leaders() == [1]
+    assert group[3].committed_configuration.voters[3].directory_id == directory(3)
+
+
 def test_leadership_goes_only_to_other_voters_that_are_what_the_configuration_says() -> None:
     group = Group((1, 2, 3), joiners=(4,))
     leader = group.elect(1)
