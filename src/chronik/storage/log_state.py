@@ -173,7 +173,10 @@ class LogState:
         if self.producer_states is None:
             return self.high_watermark
         first = self.producer_states.first_unstable()
-        return self.high_watermark if first is None else min(first, self.high_watermark)
+        if first is None:
+            return self.high_watermark
+        # A transaction may be open for longer than its first records are kept.
+        return min(max(first, self.log_start_offset), self.high_watermark)
 
     def set_high_watermark(self, offset: int) -> None:
         """Move the high watermark forward; it never goes back, and never beyond the end of the log."""

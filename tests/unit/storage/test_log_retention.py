@@ -51,6 +51,22 @@ async def test_segments_older_than_the_retention_time_go() -> None:
             log.read_nowait(0, 100)
 
 
+async def test_an_open_transaction_holds_up_neither_retention_nor_readers_of_what_is_left() -> None:
+    clock = Clock()
+    async with simulated(SimulatedDisk(), clock=clock) as logs:
+        log = logs.create("t", 0, TOPIC_ID, config(retention_ms=3 * HOUR))
+        append(log, b"open", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        for number in range(12):
+            append(log, b"%d" % number + b"." * 40, timestamp=BASE_TIME + number * HOUR)
+        await synced(log)
+        log.set_high_watermark(log.end_offset)
+        assert log.last_stable_offset == 0
+        clock.ms = BASE_TIME + 8 * HOUR
+        await logs._housekeeping.apply_retention()
+        assert log.log_start_offset > 0, "it goes, though the transaction that it belongs to is open"
+        assert log.last_stable_offset == log.log_start_offset, "an offset that can be read from, not one that is gone"
+
+
 async def test_when_everything_is_too_old_the_log_is_empty_but_goes_on_at_its_end() -> None:
     clock, disk = Clock(), SimulatedDisk()
     async with simulated(disk, clock=clock) as logs:
