@@ -20,6 +20,9 @@ FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TEST_DEADLINE_S = 400
 """Starting a JVM takes seconds on a quiet machine and a minute on a busy one; a hang is told from that by this."""
 
+FOR_EVER = "-1"
+"""Tests write records of 1970, which the seven days of retention would take when the node looks, after five minutes."""
+
 _numbers = itertools.count(1)
 
 
@@ -31,7 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    running = NodeProcess(tmp_path_factory.mktemp("node"), settings={"offsets.topic.num.partitions": "1"})
+    settings = {"offsets.topic.num.partitions": "1", "log.retention.ms": FOR_EVER}
+    running = NodeProcess(tmp_path_factory.mktemp("node"), settings=settings)
     try:
         yield running.start()
     finally:
