@@ -126,7 +126,7 @@ def test_rows_become_records_with_key_headers_partition_and_topic_of_their_own(
 
     with pytest.raises(PySparkException, match="column named value is needed"):
         rows.select("topic").write.format("chronik").options(**where).mode("append").save()
-    with pytest.raises(PySparkException, match="exactly_once is not offered yet"):
+    with pytest.raises(PySparkException, match="exactly_once is for streams"):
         rows.write.format("chronik").options(**where).option("delivery", "exactly_once").mode("append").save()
     with pytest.raises(PySparkException, match="cannot be overwritten"):
         rows.write.format("chronik").options(**where).mode("overwrite").save()

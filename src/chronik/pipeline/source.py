@@ -46,14 +46,24 @@ class ChronikDataSource(DataSource):
 
         if overwrite:
             raise OptionError("a topic cannot be overwritten, records are only ever added; use mode('append')")
-        return BatchWriter(RecordWriter(write_options(self.options), schema))
+        options = write_options(self.options)
+        if options.exactly_once:
+            raise OptionError(
+                "delivery=exactly_once is for streams (writeStream): a batch write has no checkpoint to tell a second "
+                "run from new rows. Use delivery=at_least_once, or a stream with trigger(availableNow=True)"
+            )
+        return BatchWriter(RecordWriter(options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from chronik.pipeline.exactly_once_writer import ExactlyOnceWriter
         from chronik.pipeline.writer import RecordWriter, StreamWriter
 
         if overwrite:
             raise OptionError("a topic cannot be overwritten, records are only ever added; use outputMode('append')")
-        return StreamWriter(RecordWriter(write_options(self.options), schema))
+        options = write_options(self.options)
+        return (
+            ExactlyOnceWriter(options, schema) if options.exactly_once else StreamWriter(RecordWriter(options, schema))
+        )
 
 
 def columns_of(schema: StructType) -> list[str]:

@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 BOOTSTRAP = "kafka.bootstrap.servers"
 
+DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
+"""How long the driver may take to write one micro-batch; the tasks have done their work by then."""
+
 # Settings of Kafka's own client that mean nothing here: they tune it, or name a group that is not used for reading.
 _WITHOUT_MEANING = {
     "groupidprefix",
@@ -65,6 +68,7 @@ _WRITE = {
     BOOTSTRAP,
     "kafka.acks",
     "kafka.compression.type",
+    "kafka.transaction.timeout.ms",
     "kafka.security.protocol",
     "includeheaders",
 }
@@ -119,6 +123,8 @@ class WriteOptions:
     topic: str | None
     acks: int
     compression: str
+    exactly_once: bool
+    transaction_timeout_ms: int
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -151,20 +157,17 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 def write_options(options: Mapping[str, str]) -> WriteOptions:
     """Check and read the options of a sink. OptionError names what is wrong."""
     given = _known(options, _WRITE, "write")
-    delivery = given.get("delivery", "at_least_once").lower()
-    if delivery == "exactly_once":
-        raise OptionError(
-            "delivery=exactly_once is not offered yet: writing topic to topic exactly once needs transactions, "
-            "which this sink does not use so far. Use delivery=at_least_once, or keep the topic as a table "
-            "(chronik pipeline tables), which is exactly-once"
-        )
-    if delivery != "at_least_once":
-        raise OptionError(f"delivery={given['delivery']} is not known; use at_least_once")
+    exactly_once = _one_of(given, "delivery", {"at_least_once": False, "exactly_once": True}, "at_least_once")
+    acks = _one_of(given, "kafka.acks", {"all": -1, "-1": -1, "1": 1, "0": 0}, "all")
+    if exactly_once and acks != -1:
+        raise OptionError("delivery=exactly_once needs kafka.acks=all: what a crash can lose is not written once")
     return WriteOptions(
         bootstrap=_bootstrap(given),
         topic=given.get("topic"),
-        acks=_one_of(given, "kafka.acks", {"all": -1, "-1": -1, "1": 1, "0": 0}, "all"),
+        acks=acks,
         compression=given.get("kafka.compression.type", "none"),
+        exactly_once=exactly_once,
+        transaction_timeout_ms=_number(given, "kafka.transaction.timeout.ms", DEFAULT_TRANSACTION_TIMEOUT_MS),
     )
 
 

@@ -1,15 +1,15 @@
 """The sinks of `format("chronik")`: rows become records, acknowledged by all in-sync replicas before a task ends.
 
-At least once: a task that runs again writes its rows again. Within one run of a task nothing is written twice, since
-its producer is idempotent. Columns as Spark's Kafka sink: `value` is needed; `key`, `headers`, `partition` and `topic`
-are taken where they exist.
+At least once: a task that runs again writes its rows again (exactly once: `exactly_once_writer`). Within one run of a
+task nothing is written twice, since its producer is idempotent. Columns as Spark's Kafka sink: `value` is needed;
+`key`, `headers`, `partition` and `topic` are taken where they exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -34,6 +34,16 @@ class RowsWritten(WriterCommitMessage):
     rows: int
 
 
+class RowRecord(NamedTuple):
+    """The record that a row becomes; `partition` is None where the key is to decide."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
 class RecordWriter:
     """Writes the rows of one task."""
 
@@ -50,35 +60,33 @@ class RecordWriter:
         rows = 0
         with Cluster(self.options.bootstrap) as cluster, Producer(cluster, self.settings) as producer:
             for batch in iterator:
-                self._send(producer, batch)
+                for topic, partition, key, value, headers in records_of(batch, self.options):
+                    producer.send(topic, value, key=key, partition=partition, headers=headers)
                 rows += batch.num_rows
         return RowsWritten(rows)
 
-    def _send(self, producer: Producer, batch: pa.RecordBatch) -> None:
-        names = set(batch.schema.names)
 
-        def column(name: str) -> list[Any]:
-            if name not in names:
-                return [None] * batch.num_rows
-            array = batch.column(name)
-            if name in ("key", "value"):
-                array = array.cast(pa.binary())
-            values: list[Any] = array.to_pylist()
-            return values
+def records_of(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[RowRecord]:
+    """The records that rows become."""
+    names = set(batch.schema.names)
 
-        topics = [self.options.topic] * batch.num_rows if self.options.topic else column("topic")
-        for topic, partition, key, value, headers in zip(
-            topics, column("partition"), column("key"), column("value"), column("headers"), strict=True
-        ):
-            if topic is None:
-                raise OptionError("a row has no topic; set the option topic, or fill the column topic in every row")
-            producer.send(
-                topic,
-                value,
-                key=key,
-                partition=partition,
-                headers=[(header["key"], header["value"]) for header in headers or ()],
-            )
+    def column(name: str) -> list[Any]:
+        if name not in names:
+            return [None] * batch.num_rows
+        array = batch.column(name)
+        if name in ("key", "value"):
+            array = array.cast(pa.binary())
+        values: list[Any] = array.to_pylist()
+        return values
+
+    topics = [options.topic] * batch.num_rows if options.topic else column("topic")
+    for topic, partition, key, value, headers in zip(
+        topics, column("partition"), column("key"), column("value"), column("headers"), strict=True
+    ):
+        if topic is None:
+            raise OptionError("a row has no topic; set the option topic, or fill the column topic in every row")
+        named = [(header["key"], header["value"]) for header in headers or ()]
+        yield RowRecord(topic, partition, key, value, named)
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -77,8 +77,11 @@ def test_options_that_make_no_sense_are_refused_by_name(given: dict[str, str], s
 def test_a_sink_refuses_what_it_cannot_promise() -> None:
     where = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
     assert write_options({**where, "delivery": "at_least_once"}).acks == -1
-    with pytest.raises(OptionError, match="exactly_once is not offered yet"):
-        write_options({**where, "delivery": "exactly_once"})
+    assert write_options({**where, "delivery": "Exactly_Once"}).exactly_once
+    with pytest.raises(OptionError, match=r"exactly_once needs kafka\.acks=all"):
+        write_options({**where, "delivery": "exactly_once", "kafka.acks": "1"})
+    with pytest.raises(OptionError, match="delivery must be one of at_least_once, exactly_once"):
+        write_options({**where, "delivery": "at_most_once"})
     with pytest.raises(OptionError, match="not known"):
         write_options({**where, "subscribe": "t"})
 

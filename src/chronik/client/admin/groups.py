@@ -174,9 +174,12 @@ def delete_groups(cluster: Cluster, groups: Iterable[str]) -> dict[str, KafkaErr
 
 
 def committed_offsets(
-    cluster: Cluster, group: str, places: Iterable[TopicPartition] | None = None
+    cluster: Cluster, group: str, places: Iterable[TopicPartition] | None = None, *, stable: bool = False
 ) -> dict[TopicPartition, CommittedOffset]:
-    """What a group has committed, for all partitions or those named; partitions without a commit are left out."""
+    """What a group has committed, for all partitions or those named; partitions without a commit are left out.
+
+    With `stable`, offsets that a transaction is about to change are the retriable error UNSTABLE_OFFSET_COMMIT.
+    """
     wanted = None if places is None else by_topic(places)
 
     def check(answer: OffsetFetchResponse) -> None:
@@ -199,6 +202,7 @@ def committed_offsets(
                 ],
             )
         ],
+        require_stable=stable,
     )
     answer = cluster.call_coordinator(
         GROUP, group, request, OffsetFetchResponse, check=check, newest=_NEWEST_WITH_TOPIC_NAMES

@@ -28,6 +28,8 @@ from chronik.protocol.records.reading import Record
 from chronik.protocol.records.varint import SMALL_VARINTS, append_varint
 
 _CRC = struct.Struct(">I")
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_POSITION = 43
 _NULL = b"\x01"  # the varint of −1
 _SMALL = len(SMALL_VARINTS)
 
@@ -102,6 +104,12 @@ def build_batch(
     )
     _CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
     return batch
+
+
+def set_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Give a finished batch to a producer, in place: its header and its checksum change, its records do not."""
+    _PRODUCER.pack_into(batch, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def append_records(out: bytearray, records: Sequence[Record], base_offset: int, base_timestamp: int) -> int:

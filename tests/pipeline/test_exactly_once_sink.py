@@ -1,0 +1,192 @@
+"""`delivery=exactly_once`: the sink, its driver and its tasks are killed, and each record is in the topic once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from chronik.client import EARLIEST, Cluster, Consumer, ConsumerSettings, Isolation, TopicPartition
+from chronik.client.offsets import end_offsets
+from chronik.pipeline.record_packer import PackedBatch, RecordPacker
+from chronik.pipeline.sink_transaction import MarkerMismatch, SinkFenced, SinkTransaction, transactional_id, write_once
+from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.protocol.records import Compression
+from harness.node_process import NodeProcess
+from harness.waiting import eventually
+
+sys.path.insert(0, str(Path(__file__).parent))
+from killed_sink import QUERY_DEADLINE_S, copy_topic
+
+DRIVER = Path(__file__).parent / "killed_sink.py"
+DRIVER_DEADLINE_S = 180.0
+TIMEOUT_MS = 60_000
+VALUES = [b"%d" % n for n in range(30)]
+
+
+def committed(cluster: Cluster, topic: str) -> list[bytes]:
+    """All values that a reader of committed records sees, once no transaction is open."""
+    places = [TopicPartition(topic, index) for index in range(len(cluster.topic(topic).partitions))]
+
+    def settled() -> dict[TopicPartition, int] | None:
+        ends = end_offsets(cluster, places)
+        return ends if end_offsets(cluster, places, isolation=Isolation.READ_COMMITTED) == ends else None
+
+    ends = eventually(settled, f"no transaction is open in {topic}")
+    values: list[bytes] = []
+    with Consumer(
+        cluster, dict.fromkeys(places, EARLIEST), ConsumerSettings(isolation=Isolation.READ_COMMITTED)
+    ) as reader:
+        while any(reader.position(place) < ends[place] for place in places):
+            values += [record.value or b"" for record in reader.poll()]
+    return sorted(values, key=int)
+
+
+def packed(cluster: Cluster, topic: str, values: list[bytes]) -> list[PackedBatch]:
+    packer = RecordPacker(cluster, Compression.LZ4)
+    for value in values:
+        packer.add(topic, None, None, value)
+    return packer.finish()
+
+
+@pytest.fixture
+def told(node: NodeProcess, topic: Callable[..., str], produce: Callable[..., None], tmp_path: Path) -> dict[str, Any]:
+    """A source with 30 records, which take three micro-batches, and a target for them."""
+    source, target = topic(partitions=2), topic(partitions=2)
+    for partition in range(2):
+        produce(source, VALUES[partition::2], partition=partition)
+    return {"bootstrap": node.bootstrap, "source": source, "target": target, "folder": str(tmp_path)}
+
+
+def finish(spark: SparkSession, told: dict[str, Any]) -> None:
+    assert copy_topic(spark, told).awaitTermination(QUERY_DEADLINE_S)
+
+
+# -- the transaction --------------------------------------------------------------------------------------------------
+
+
+def test_a_micro_batch_that_runs_again_is_written_once_and_one_that_was_left_open_is_taken_back(
+    cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    name, query = topic(partitions=3), transactional_id(str(uuid.uuid4()))
+
+    def write(batch_id: int, values: list[bytes]) -> bool:
+        return write_once(
+            SinkTransaction(cluster, query, TIMEOUT_MS), batch_id, packed(cluster, name, values), len(values)
+        )
+
+    assert write(0, [b"1", b"2"])
+    assert not write(0, [b"1", b"2"])
+    left_open = SinkTransaction(cluster, query, TIMEOUT_MS)
+    left_open.begin()
+    left_open.write(packed(cluster, name, [b"3"]))
+    assert write(1, [b"3"])
+    assert write(2, [])
+    assert committed(cluster, name) == [b"1", b"2", b"3"]
+    for batch_id, count, said in ((0, 2, "set back"), (4, 1, "another way"), (2, 7, "written before with 0 records")):
+        with pytest.raises(MarkerMismatch, match=said):
+            write(batch_id, [b"9"] * count)
+    assert committed(cluster, name) == [b"1", b"2", b"3"]
+
+
+def test_a_run_that_was_replaced_can_neither_write_nor_commit(cluster: Cluster, topic: Callable[..., str]) -> None:
+    name, query = topic(), transactional_id(str(uuid.uuid4()))
+    zombie = SinkTransaction(cluster, query, TIMEOUT_MS)
+    zombie.begin()
+    assert zombie.marker() is None
+    zombie.write(packed(cluster, name, [b"1"]))
+    successor = SinkTransaction(cluster, query, TIMEOUT_MS)
+    successor.begin()
+    with pytest.raises(SinkFenced, match="another run of this query has taken over"):
+        zombie.commit(0, 1)
+    with pytest.raises(SinkFenced):
+        zombie.write(packed(cluster, name, [b"1"]))
+    successor.write(packed(cluster, name, [b"2"]))
+    successor.commit(0, 1)
+    assert committed(cluster, name) == [b"2"]
+
+
+def test_what_cannot_be_written_is_taken_back_as_a_whole(cluster: Cluster, topic: Callable[..., str]) -> None:
+    small, large = topic(max_message_bytes="1000"), topic()
+    query = transactional_id(str(uuid.uuid4()))
+    batches = packed(cluster, large, [b"1"]) + packed(cluster, small, [random.randbytes(2_000)])
+    with pytest.raises(KafkaError) as refused:
+        write_once(SinkTransaction(cluster, query, TIMEOUT_MS), 0, batches, 2)
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert committed(cluster, large) == committed(cluster, small) == []
+
+
+# -- queries ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["before-end", "after-end"])
+def test_a_sink_killed_before_or_after_its_commit_leaves_each_record_once(
+    spark: SparkSession, cluster: Cluster, told: dict[str, Any], point: str
+) -> None:
+    with pytest.raises(PySparkException):
+        copy_topic(spark, {**told, "kill": point, "batch": 1}, sink="chronik_killed").awaitTermination(QUERY_DEADLINE_S)
+    finish(spark, told)
+    assert committed(cluster, told["target"]) == VALUES
+
+
+def test_without_the_marker_a_kill_after_the_commit_does_repeat_records(
+    spark: SparkSession, cluster: Cluster, told: dict[str, Any]
+) -> None:
+    """The control: it shows that the tests here can fail."""
+    trusting = {**told, "kill": "after-end", "batch": 0, "trusting": True}
+    with pytest.raises(PySparkException):
+        copy_topic(spark, trusting, sink="chronik_killed").awaitTermination(QUERY_DEADLINE_S)
+    with pytest.raises(PySparkException, match="no marker"):  # batch 0 went through twice, batch 1 is refused
+        copy_topic(spark, trusting, sink="chronik_killed").awaitTermination(QUERY_DEADLINE_S)
+    found = committed(cluster, told["target"])
+    assert len(found) == 2 * len(set(found)) > 0
+
+
+def run_driver(told: dict[str, Any], deadline_s: float = DRIVER_DEADLINE_S) -> int:
+    """Run the driver until it ends or the deadline, which kills it; its exit code."""
+    process = subprocess.Popen(
+        [sys.executable, str(DRIVER), json.dumps(told)],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(deadline_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the driver and its JVM
+        return process.wait()
+
+
+def test_a_driver_killed_after_its_commit_and_a_task_that_was_retried_leave_each_record_once(
+    spark: SparkSession, cluster: Cluster, told: dict[str, Any], tmp_path: Path
+) -> None:
+    code = run_driver({**told, "kill": "after-end", "batch": 1, "fail_once": True})
+    assert code == -signal.SIGKILL
+    assert (tmp_path / "failed").exists() and (tmp_path / "died").exists()
+    finish(spark, told)
+    assert committed(cluster, told["target"]) == VALUES
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_drivers_killed_at_random_moments_leave_each_record_once(
+    spark: SparkSession, cluster: Cluster, told: dict[str, Any]
+) -> None:
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    for _ in range(8):
+        run_driver(told, rng.uniform(4, 20))
+    finish(spark, told)
+    assert committed(cluster, told["target"]) == VALUES, f"seed {seed}"
