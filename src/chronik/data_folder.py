@@ -50,5 +50,6 @@ class DataFolder:
         return self.path / "logs"
 
     def close(self) -> None:
-        (self.path / PID_FILE).unlink(missing_ok=True)
+        # The file stays: were it removed, who opened it a moment ago could lock a file that nobody else finds.
+        os.ftruncate(self._fd, 0)
         os.close(self._fd)

@@ -60,7 +60,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 LEAVE_TIMEOUT_S = 3.0
-STOP_TIMEOUT_S = 4.5
+STOP_TIMEOUT_S = 4.2
 """After this long a stopping node ends, whatever is left; the next start recovers."""
 FIRST_REGISTRATION_S = 2.0
 """How long the ready line waits to be able to say that the node is registered; it is printed in any case."""
@@ -114,11 +114,20 @@ class Node:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_requested.set)
         self._build()
+        starting = loop.create_task(self._start(), name="start")
+        stopping = loop.create_task(self._stop_requested.wait(), name="stop")
         try:
-            await self._start()
-            await self._stop_requested.wait()
+            # Recovering large logs takes a while, and a node can be told to end before it is done.
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                await stopping
             log.info("stopping", node=self.config.node_id)
         finally:
+            self._end_in_any_case()
+            starting.cancel()
+            stopping.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
             await self._stop()
 
     # --- building ------------------------------------------------------------------------------------------------
@@ -292,7 +301,6 @@ class Node:
 
     async def _stop(self) -> None:
         """In the order in which others notice least: leaders move away, clients finish, then the disks are closed."""
-        self._end_in_any_case()
         if self.http is not None:
             await self.http.stop()
         if len(self.store.image.brokers) > 1:

@@ -16,6 +16,7 @@ from chronik.client.cluster import Cluster
 from harness.clients.kafka_python import KafkaPython
 from harness.clients.message import Message
 from harness.node_process import NodeProcess
+from harness.waiting import eventually
 
 STOP_LIMIT_S = 5.0
 REFUSAL_DEADLINE_S = 20.0
@@ -59,6 +60,31 @@ def test_a_signal_ends_a_node_that_has_no_quorum(tmp_path: Path) -> None:
         assert lonely.stop(STOP_LIMIT_S) == 0
     finally:
         lonely.close()
+
+
+RECOVERS_FOR_EVER = """
+import sys, threading
+from chronik.storage import manager
+def load_log(*_):
+    print("recovering", flush=True)
+    threading.Event().wait()
+manager.load_log = load_log
+from chronik.cli.main import main
+sys.argv[0] = "chronik"
+main()
+"""
+
+
+def test_a_signal_ends_a_node_that_is_still_recovering(
+    fresh_node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fresh_node.data_dir / "logs" / "large-0").mkdir(parents=True)
+    _, _, _, *arguments = fresh_node.command()
+    monkeypatch.setattr(fresh_node, "command", lambda: [sys.executable, "-c", RECOVERS_FOR_EVER, *arguments])
+    fresh_node.start(wait=False)
+    eventually(lambda: "recovering" in fresh_node.log_since_start(), "it recovers")
+    assert fresh_node.stop(STOP_LIMIT_S) == 0
+    assert "Traceback" not in fresh_node.log_since_start()
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ class LogManager:
         self.on_failure: Callable[[PartitionLog], None] | None = None
         """Called once for each log that stops because the disk failed it."""
         self._services: LogServices | None = None
+        self._housekeeping: Housekeeping | None = None
+        self._scanned: _Scanned | None = None
         self._closed = False
 
     # --- start and stop ------------------------------------------------------------------------------------------
@@ -155,7 +157,7 @@ class LogManager:
             fs.sync_directory(root)
         keys = list(self._folders())
         self._checkpointer.recorded = {*points, *watermarks, *starts, *cleaned}
-        scanned = _Scanned(len(keys), on_progress)
+        scanned = self._scanned = _Scanned(len(keys), on_progress)
         now_ms = self._clock_ms()
         pending = [
             self._threads.readers.submit(
@@ -221,6 +223,12 @@ class LogManager:
         if self._services is None or self._closed:
             return
         self._closed = True
+        if self._housekeeping is None:
+            # Stopped while logs were being opened: what is on the disk is what the next start has to look at.
+            if self._scanned is not None:
+                self._scanned.stopped = True
+            self._threads.shutdown(wait=False)
+            return
         await self._housekeeping.stop()
         clean = False
         try:
@@ -334,6 +342,10 @@ class LogManager:
             self.on_failure(log)
 
 
+class RecoveryStopped(Exception):
+    """The node stops before its logs are recovered; the next start begins anew."""
+
+
 class _Scanned:
     """Counts what recovery has done; threads add bytes, the loop adds logs."""
 
@@ -342,8 +354,12 @@ class _Scanned:
         self._on_progress = on_progress
         self._bytes = 0
         self._done = 0
+        self.stopped = False
 
     def add_bytes(self, size: int) -> None:
+        """Raises RecoveryStopped on the thread that scans, when nobody waits for it any more."""
+        if self.stopped:
+            raise RecoveryStopped
         self._bytes += size
 
     def one_done(self) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Record, build_batch
-from chronik.storage import LogConfig, PartitionLog, RecoveryProgress
+from chronik.storage import LogConfig, LogManager, PartitionLog, RecoveryProgress
 from chronik.storage.batch_walk import WALK_CHUNK_BYTES
 from chronik.storage.checkpoints import parse_offsets
-from chronik.storage.manager import Threads
+from chronik.storage.manager import CLEAN_SHUTDOWN, RecoveryStopped, Threads
 from harness.simulated_disk import InlineExecutor, PowerCut, SimulatedDisk, SteppedExecutor
 from harness.storage_logs import BASE_TIME, TOPIC_ID, append, batch, read_all, simulated, synced, until
 
@@ -356,3 +356,27 @@ async def test_a_foreign_log_with_gaps_is_read_as_it_is() -> None:
         await synced(log)
     found, log = await reopened(disk)
     assert [offset for offset, _ in found] == [3, 10, 11, 40] and log.end_offset == 41
+
+
+async def test_a_stop_in_the_middle_of_recovery_promises_nothing() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk, close=False) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        for number in range(5):
+            append(log, b"%d" % number)
+        await synced(log)
+    readers = SteppedExecutor()
+    manager = LogManager("/data", disk, threads=Threads(InlineExecutor(), readers, InlineExecutor()))
+    starting = asyncio.get_running_loop().create_task(manager.start())
+    await until(lambda: manager._scanned is not None)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await manager.close()
+    assert manager._scanned is not None
+    with pytest.raises(RecoveryStopped):
+        manager._scanned.add_bytes(1)
+    assert disk.size(f"/data/{CLEAN_SHUTDOWN}") is None, "the next start must look for itself"
+    async with simulated(disk) as logs:
+        reopened = logs.get("t", 0)
+        assert reopened is not None
+        assert [value for _, value in await read_all(reopened)] == [b"0", b"1", b"2", b"3", b"4"]
