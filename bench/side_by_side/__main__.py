@@ -29,7 +29,7 @@ from side_by_side.systems import Chronik, Environment, Kafka, System, settle
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUSY_LOAD = 1.0
 COLD_ROW = "start"
-FAILURES = (ToolFailed, WorkerFailed, KafkaError, ClientError, ValueError, TimeoutError)
+FAILURES = (ToolFailed, WorkerFailed, KafkaError, ClientError, ValueError, OSError)
 FULL_ROUNDS, QUICK_ROUNDS = 3, 1
 MINUTES_MAX = 75.0
 

@@ -63,6 +63,8 @@ def consumer(load: Load, group: str, **settings: str) -> Consumer:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": "false",
+            # By default the client rests for a second when its queue is full, and a fast broker fills it often.
+            "fetch.queue.backoff.ms": "1",
             **settings,
         }
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from side_by_side import measures
+from side_by_side import growth, measures
 from side_by_side.measures import Measure
 from side_by_side.systems import Environment
 
@@ -294,6 +294,37 @@ def cluster_rows() -> list[Row]:
     ]
 
 
+def growth_rows() -> list[Row]:
+    """How cost grows. One round: the question is the shape, not the last per cent."""
+    rate = Figure("requests_per_s", "requests", "/s", higher_is_better=True)
+    cpu = Figure("cpu_us_per_request", "broker CPU per request", "µs")
+    restart = Figure("restart_s", "restart until it serves", "s")
+    rows = [
+        Row(
+            f"connections-{count}",
+            f"{count} connections that write",
+            ONE_OS,
+            OWN,
+            (rate, cpu),
+            growth.connections(count),
+        )
+        for count in (1, 10, 100, 1000)
+    ]
+    rows += [
+        Row(f"write-topics-{count}", f"{count} topics written to", ONE_OS, OWN, (rate, cpu), growth.topics(count))
+        for count in (1, 100, 3000)
+    ]
+    rows += [
+        Row(f"readers-{count}", f"{count} readers of one topic", ONE_OS, OWN, (THROUGHPUT, cpu), growth.readers(count))
+        for count in (1, 10, 100)
+    ]
+    rows += [
+        Row(f"log-{size}g", f"Reads anywhere in {size} GB", ONE_OS, OWN, (P50, P99, restart), growth.log_size(size))
+        for size in (1, 10)
+    ]
+    return [replace(row, rounds=1) for row in rows]
+
+
 ROWS: tuple[Row, ...] = (
     Row(
         "start",
@@ -308,5 +339,6 @@ ROWS: tuple[Row, ...] = (
     *consume_rows(),
     *latency_rows(),
     *coordinator_rows(),
+    *growth_rows(),
     *cluster_rows(),
 )

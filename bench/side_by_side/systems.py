@@ -17,6 +17,8 @@ from chronik.bench.broker_processes import usage_of
 from chronik.client.admin.topics import create_topic
 from chronik.client.cluster import Cluster, ClusterSettings
 from chronik.client.errors import ClientError
+from chronik.client.metadata import TopicPartition
+from chronik.client.offsets import end_offsets
 from chronik.client.producer import Producer
 from chronik.client.retry import RetryPolicy
 from chronik.protocol.errors import KafkaError
@@ -24,6 +26,9 @@ from chronik.protocol.errors import KafkaError
 START_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 30.0
 POLL_S = 0.01
+
+IMPATIENT = ClusterSettings(retry=RetryPolicy(timeout_s=0.0, unknown_topic_s=0.0, first_contact_s=0.0))
+"""A client that says at once what it cannot do, for those who wait for a node."""
 
 KAFKA_HEAP = ("-Xms1g", "-Xmx1g")
 KAFKA_JVM = (
@@ -108,13 +113,34 @@ class System(ABC):
         for process in self._processes.values():
             if process.poll() is None:
                 process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(STOP_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for node_id in self._processes:
+            self.stop_node(node_id)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def stop_node(self, node_id: int) -> None:
+        """Stop a node cleanly and wait for it; one that takes too long is killed."""
+        process = self._processes[node_id]
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def wait_for_topic(self, topic: str) -> None:
+        """Wait until the leader of the topic's first partition tells its end."""
+        deadline = time.monotonic() + START_DEADLINE_S
+        while True:
+            try:
+                with Cluster(self.bootstrap, IMPATIENT) as cluster:
+                    end_offsets(cluster, [TopicPartition(topic, 0)])
+                return
+            except (KafkaError, ClientError) as error:
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.name} did not serve {topic} within {START_DEADLINE_S:g} s") from error
+            self._check_alive()
+            time.sleep(POLL_S)
 
     def memory_mb(self) -> float:
         """Resident memory of the node that uses most."""
@@ -129,11 +155,10 @@ class System(ABC):
 
     def _wait_for_first_write(self) -> None:
         deadline = time.monotonic() + START_DEADLINE_S
-        settings = ClusterSettings(retry=RetryPolicy(timeout_s=0.0, unknown_topic_s=0.0, first_contact_s=0.0))
         made = False
         while True:
             try:
-                with Cluster(self.bootstrap, settings) as cluster:
+                with Cluster(self.bootstrap, IMPATIENT) as cluster:
                     if not made:
                         create_topic(cluster, "first", partitions=1, replication_factor=self.environment.nodes)
                         made = True

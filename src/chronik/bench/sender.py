@@ -1,7 +1,7 @@
 """The worker that writes: batches made in advance, several requests under way per broker, answers timed.
 
-A latency counts from when a message was due (see `arrivals`) to when its acknowledgement was read. Batches go to the
-partitions in turn. A batch that fails is counted and not sent again: this is a meter, not a producer.
+A latency counts to when the acknowledgement was read: with a rate, from when a message was due (see `arrivals`);
+without one, from when its batch was handed to the connection. Batches go to the partitions in turn. A batch that fails is counted and not sent again: this is a meter, not a producer.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Sender:
         if spec.acks == 0:
             self._count(due, time.monotonic_ns(), window, timed=False)
         else:
-            link.under_way.append(due)
+            link.under_way.append(due if spec.rate is not None else Due(due.count, link.connection.sent_ns, 0))
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Sender:
             if code:
                 self._refused(code, due, window)
             else:
-                self._count(due, time.monotonic_ns(), window, timed=True)
+                self._count(due, link.connection.received_ns, window, timed=True)
 
     def _count(self, due: Due, now_ns: int, window: Window, *, timed: bool) -> None:
         window.progress.messages += due.count

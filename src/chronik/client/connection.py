@@ -49,11 +49,17 @@ class Pending(NamedTuple):
 
 
 class Connection:
-    """A connection that has agreed with its broker on the versions of every API."""
+    """A connection that has agreed with its broker on the versions of every API.
+
+    `sent_ns` and `received_ns` tell, on the monotonic clock, when the last request was handed to the socket and when
+    the last answer was read from it: the broker and the network alone, for those who measure them.
+    """
 
     def __init__(self, host: str, port: int, settings: ConnectionSettings | None = None) -> None:
         self.settings = settings or ConnectionSettings()
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.sent_ns = 0
+        self.received_ns = 0
         self._correlation_id = 0
         self._pending: deque[Pending] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
@@ -142,7 +148,9 @@ class Connection:
         wire = self._open_socket()
         try:
             wire.settimeout(self.settings.request_timeout_s if timeout_s is None else timeout_s)
-            wire.sendall(frame[0] if len(frame) == 1 else b"".join(frame))
+            whole = frame[0] if len(frame) == 1 else b"".join(frame)
+            self.sent_ns = time.monotonic_ns()
+            wire.sendall(whole)
         except OSError as error:
             raise self._broken("sending to", error) from error
         if expect_answer:
@@ -155,6 +163,7 @@ class Connection:
             raise ConnectionFailed(f"no request to {self.address} is waiting for an answer")
         pending = self._pending[0]
         frame = self._read_frame(self.settings.request_timeout_s if timeout_s is None else timeout_s)
+        self.received_ns = time.monotonic_ns()
         try:
             correlation_id, message = decode_response(response, pending.version, frame)
         except DecodeError as error:
