@@ -18,12 +18,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from chronik.client import EARLIEST, Cluster, Consumer, ConsumerSettings, Isolation, TopicPartition
+from chronik.client.admin.topics import create_topic
 from chronik.client.offsets import end_offsets
 from chronik.pipeline.record_packer import PackedBatch, RecordPacker
-from chronik.pipeline.sink_transaction import MarkerMismatch, SinkFenced, SinkTransaction, transactional_id, write_once
+from chronik.pipeline.sink_transaction import (
+    MarkerMismatch,
+    SinkFenced,
+    SinkTransaction,
+    already_written,
+    transactional_id,
+    write_once,
+)
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Compression
-from harness.node_process import NodeProcess
+from harness.node_process import NodeProcess, three_nodes
 from harness.waiting import eventually
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,28 +43,28 @@ TIMEOUT_MS = 60_000
 VALUES = [b"%d" % n for n in range(30)]
 
 
-def committed(cluster: Cluster, topic: str) -> list[bytes]:
-    """All values that a reader of committed records sees, once no transaction is open."""
+def committed(
+    cluster: Cluster, topic: str, isolation: Isolation = Isolation.READ_COMMITTED, *, patience_s: float = 20.0
+) -> list[bytes]:
+    """All values that a reader sees, once no transaction is open."""
     places = [TopicPartition(topic, index) for index in range(len(cluster.topic(topic).partitions))]
 
     def settled() -> dict[TopicPartition, int] | None:
         ends = end_offsets(cluster, places)
         return ends if end_offsets(cluster, places, isolation=Isolation.READ_COMMITTED) == ends else None
 
-    ends = eventually(settled, f"no transaction is open in {topic}")
+    ends = eventually(settled, f"no transaction is open in {topic}", patience_s)
     values: list[bytes] = []
-    with Consumer(
-        cluster, dict.fromkeys(places, EARLIEST), ConsumerSettings(isolation=Isolation.READ_COMMITTED)
-    ) as reader:
+    with Consumer(cluster, dict.fromkeys(places, EARLIEST), ConsumerSettings(isolation=isolation)) as reader:
         while any(reader.position(place) < ends[place] for place in places):
             values += [record.value or b"" for record in reader.poll()]
     return sorted(values, key=int)
 
 
-def packed(cluster: Cluster, topic: str, values: list[bytes]) -> list[PackedBatch]:
+def packed(cluster: Cluster, topic: str, values: list[bytes], *, spread: int | None = None) -> list[PackedBatch]:
     packer = RecordPacker(cluster, Compression.LZ4)
-    for value in values:
-        packer.add(topic, None, None, value)
+    for n, value in enumerate(values):
+        packer.add(topic, n % spread if spread else None, None, value)
     return packer.finish()
 
 
@@ -115,6 +123,21 @@ def test_a_run_that_was_replaced_can_neither_write_nor_commit(cluster: Cluster, 
     successor.write(packed(cluster, name, [b"2"]))
     successor.commit(0, 1)
     assert committed(cluster, name) == [b"2"]
+
+
+def test_a_run_that_is_behind_does_not_disturb_its_successor(cluster: Cluster, topic: Callable[..., str]) -> None:
+    name, query = topic(), transactional_id(str(uuid.uuid4()))
+    successor = SinkTransaction(cluster, query, TIMEOUT_MS)
+    for batch_id in range(2):
+        assert write_once(successor, batch_id, packed(cluster, name, [b"%d" % batch_id]), 1)
+    successor.begin()
+    successor.write(packed(cluster, name, [b"2"]))
+    zombie = SinkTransaction(cluster, query, TIMEOUT_MS)
+    assert not write_once(zombie, 1, packed(cluster, name, [b"1"]), 1)
+    with pytest.raises(MarkerMismatch, match="set back"):
+        write_once(zombie, 0, packed(cluster, name, [b"0"]), 1)
+    successor.commit(2, 1)
+    assert committed(cluster, name) == [b"0", b"1", b"2"]
 
 
 def test_what_cannot_be_written_is_taken_back_as_a_whole(cluster: Cluster, topic: Callable[..., str]) -> None:
@@ -177,6 +200,36 @@ def test_a_driver_killed_after_its_commit_and_a_task_that_was_retried_leave_each
     assert (tmp_path / "failed").exists() and (tmp_path / "died").exists()
     finish(spark, told)
     assert committed(cluster, told["target"]) == VALUES
+    # The attempt that failed has left no trace, not even one that was taken back.
+    assert committed(cluster, told["target"], Isolation.READ_UNCOMMITTED) == VALUES
+
+
+@pytest.mark.long
+def test_leaders_and_coordinators_killed_in_the_middle_of_a_transaction_leave_each_record_once(tmp_path: Path) -> None:
+    nodes = three_nodes(tmp_path)
+    query = transactional_id(str(uuid.uuid4()))
+    try:
+        for node in nodes:
+            node.start(wait=False)
+        for node in nodes:
+            node.wait_ready()
+        with Cluster([node.bootstrap for node in nodes]) as cluster:
+            eventually(lambda: len(cluster.refresh().brokers) == 3, "three brokers are there", 60)
+            create_topic(cluster, "target", partitions=6, replication_factor=3)
+            transaction = SinkTransaction(cluster, query, TIMEOUT_MS)
+            for batch_id, node in enumerate(nodes):
+                values = VALUES[batch_id * 10 : batch_id * 10 + 10]
+                transaction.begin()
+                assert not already_written(query, batch_id, 10, transaction.marker())
+                transaction.write(packed(cluster, "target", values[:5], spread=6))
+                node.kill()
+                transaction.write(packed(cluster, "target", values[5:], spread=6))
+                transaction.commit(batch_id, 10)
+                node.start()
+            assert committed(cluster, "target", patience_s=60) == VALUES
+    finally:
+        for node in nodes:
+            node.close()
 
 
 @pytest.mark.long

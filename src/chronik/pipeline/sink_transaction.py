@@ -103,11 +103,14 @@ class SinkTransaction:
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
 
-    def marker(self) -> Marker | None:
-        """The marker of the last micro-batch that was committed; waits for a commit that is being carried out."""
+    def marker(self, *, stable: bool = True) -> Marker | None:
+        """The marker of the last micro-batch that was committed.
+
+        With `stable` it waits for a commit that is being carried out; without, that one may be missing.
+        """
 
         def attempt() -> CommittedOffset | None:
-            return committed_offsets(self.cluster, self.name, [MARKER_PLACE], stable=True).get(MARKER_PLACE)
+            return committed_offsets(self.cluster, self.name, [MARKER_PLACE], stable=stable).get(MARKER_PLACE)
 
         found = retry(f"reading the marker of {self.name}", self.cluster.settings.retry, attempt)
         if found is None:
@@ -289,9 +292,12 @@ def already_written(name: str, batch_id: int, rows: int, marker: Marker | None) 
 
 def write_once(transaction: SinkTransaction, batch_id: int, batches: Iterable[PackedBatch], rows: int) -> bool:
     """Write a micro-batch unless it is in the topics already; whether it was written now."""
+    # A run that was replaced long ago should not fence its successor, only to find that it is behind.
+    seen = transaction.marker(stable=False)
+    if seen is not None and seen.next_batch > batch_id and already_written(transaction.name, batch_id, rows, seen):
+        return False
     transaction.begin()
     if already_written(transaction.name, batch_id, rows, transaction.marker()):
-        log.info("micro-batch %d of %s was written before", batch_id, transaction.name)
         return False
     try:
         transaction.write(batches)
