@@ -36,10 +36,7 @@ def consume(
     bootstrap: Bootstrap = None,
     json: AsJson = False,
 ) -> None:
-    """Print the records of a topic, a line each; waits for more until it is interrupted.
-
-    Example: chronik consume orders --from earliest --max 10 --json
-    """
+    """Print the records of a topic, a line each."""
     isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
     try:
         with open_cluster(bootstrap) as cluster:

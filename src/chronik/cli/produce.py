@@ -30,10 +30,7 @@ def produce(
     acks: Annotated[str, Parameter(help="all, 1 or 0")] = "all",
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Write each line of standard input as a record; the topic is made if it is missing and the broker allows it.
-
-    Example: echo 'k1:hello' | chronik produce orders --key-separator :
-    """
+    """Write each line of standard input as a record; the topic is made if it is missing and the broker allows it."""
     if acks not in ("all", "1", "0"):
         fail(f"--acks {acks}: use all, 1 or 0")
     if compression.upper() not in Compression.__members__:

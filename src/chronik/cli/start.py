@@ -31,12 +31,7 @@ def start(
         tuple[str, ...], Parameter(name="--set", help="A Kafka broker setting, NAME=VALUE. May be repeated.")
     ] = (),
 ) -> None:
-    """Run a node.
-
-    One node on a laptop: chronik start
-
-    The first of three: chronik start --node-id 1 --voters 1@10.0.0.1:9192,2@10.0.0.2:9192,3@10.0.0.3:9192
-    """
+    """Run a node in this process until it is told to end."""
     from chronik.config import ConfigError, load_config
 
     flags = {
