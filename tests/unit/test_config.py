@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 
-from chronik.config import Address, ConfigError, load_config, parse_address, parse_voters
+from chronik.cli.start import start
+from chronik.config import DEFAULTS, Address, ConfigError, load_config, parse_address, parse_voters
 
 
 def test_defaults_bind_to_loopback_and_form_a_group_of_one() -> None:
@@ -91,3 +93,35 @@ def test_voters_are_read_in_order() -> None:
         (1, "a:1"),
         (2, "[::1]:2"),
     ]
+
+
+EVERY_OPTION = {
+    "node_id": "2",
+    "data_dir": "/var/lib/chronik",
+    "kafka": "10.0.0.2:19092",
+    "advertise": "two.example:29092",
+    "peer": "10.0.0.2:19192",
+    "advertise_peer": "two.example:29192",
+    "http": "10.0.0.2:16092",
+    "voters": "1@one.example:9192,2@two.example:9192",
+    "join": "",
+    "rack": "b",
+    "host_name": "two",
+    "log_format": "json",
+    "log_level": "debug",
+}
+
+
+def test_every_option_is_a_flag_a_key_and_a_variable(tmp_path: Path) -> None:
+    assert EVERY_OPTION.keys() == DEFAULTS.keys()
+    assert inspect.signature(start).parameters.keys() - {"config", "set_"} == DEFAULTS.keys()
+    for option, value in EVERY_OPTION.items():
+        others = {name: other for name, other in EVERY_OPTION.items() if name != option}
+        file = tmp_path / f"{option}.toml"
+        file.write_text(f'{option.replace("_", "-")} = "{value}"\n')
+        by_flag = load_config(flags=EVERY_OPTION, environment={})
+        assert load_config(file, flags=others, environment={}) == by_flag, f"{option} in a file"
+        variable = {f"CHRONIK_{option.upper()}": value}
+        assert load_config(flags=others, environment=variable) == by_flag, f"{option} in the environment"
+        if value:
+            assert load_config(flags=others, environment={}) != by_flag, f"{option} changes nothing"
