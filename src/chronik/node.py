@@ -39,7 +39,7 @@ from chronik.metadata.commands import RegisterBroker
 from chronik.metadata.configs import ConfigView, static_problems
 from chronik.metadata.delta import Delta
 from chronik.metadata.model import NO_LEADER, BrokerStatus
-from chronik.metadata.store import MetadataStore
+from chronik.metadata.store import MetadataStore, SlicedStore
 from chronik.process import raise_open_files, tune_allocator, tune_collector
 from chronik.raft.driver import RaftDriver
 from chronik.raft.driver_settings import DriverSettings
@@ -151,7 +151,7 @@ class Node:
             node_id,
             RaftStorage(self.folder.metadata),
             self.transport,
-            self.store,
+            SlicedStore(self.store),
             voters={voter.node_id: (voter.address.host, voter.address.port) for voter in config.voters},
             join=[(config.join.host, config.join.port)] if config.join else [],
             settings=_consensus(self.view),

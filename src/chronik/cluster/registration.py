@@ -239,7 +239,7 @@ class BrokerRegistration:
             return False
         sent_at = self._clock()
         leaving = self._leaving
-        beat = Heartbeat(self.node_id, self._incarnation, broker.epoch, self._store.image.applied_index, leaving)
+        beat = Heartbeat(self.node_id, self._incarnation, broker.epoch, self._store.followed_index, leaving)
         answer = await self._peers.request(controller, HEARTBEAT, encode(beat), timeout_s=self._timings.beat_timeout_s)
         reply = decode_heartbeat_reply(answer)
         if reply.verdict == Verdict.SUPERSEDED:

@@ -7,6 +7,7 @@ proposes or sends carries an epoch that is no longer the broker's.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
     from chronik.metadata.image import MetadataImage
 
 
-def register_broker(image: MetadataImage, command: RegisterBroker, index: int, delta: Delta) -> Result:
+def register_broker(
+    image: MetadataImage, command: RegisterBroker, index: int, delta: Delta
+) -> Generator[None, None, Result]:
     """Its value is the broker's epoch. A new incarnation leads nothing and is offline until the controller has heard
-    from it; the same one only brings its address up to date."""
+    from it; the same one only brings its address up to date. The image changes at once, at the end."""
     refusal = _registration_problem(image, command)
     if refusal is not None:
         return refused(*refusal)
@@ -66,10 +69,11 @@ def register_broker(image: MetadataImage, command: RegisterBroker, index: int, d
         command.software,
         data_lost,
     )
+    ended = (yield from end_leadership(image, command.node_id)) if known is not None and not again else None
     if broker != known:
         image.put_broker(broker, index, delta)
-    if known is not None and not again:
-        end_leadership(image, command.node_id, index, delta)
+    if ended is not None:
+        ended.put(image, index, delta)
     return done(broker.epoch)
 
 

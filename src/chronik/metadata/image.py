@@ -2,14 +2,15 @@
 
 `apply` is deterministic (it draws on the image and the command alone), total (no command raises; one that no longer
 makes sense changes nothing and says why) and cheap (it replaces the entries it touches and copies nothing else).
-Readers on the event loop see a consistent image between two applies, and may keep any value they took from it.
+Readers on the event loop see a consistent image between two applies, and may keep any value they took from it. A
+command that looks at every topic can be applied in slices: the image stays as it was until the last of them.
 The rules for each family of commands are in `brokers`, `topics`, `partitions` and `settings`; bytes are in `snapshot`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar, cast
 
 from chronik.metadata import brokers, commands, partitions, settings, topics
 from chronik.metadata.delta import Delta
@@ -27,6 +28,17 @@ from chronik.metadata.model import (
 
 FIRST_FEATURES = {CLUSTER_LEVEL: 1, "group.version": 1, "transaction.version": 2}
 """What a cluster starts with. Part of the state machine: never changed, only raised by commands."""
+
+T = TypeVar("T")
+
+
+def at_once(slices: Generator[None, None, T]) -> T:
+    """Does in one go what could be done in slices."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return cast("T", end.value)
 
 
 class MetadataImage:
@@ -54,6 +66,10 @@ class MetadataImage:
         self.configs_version = 0
         self.broker_configs_version = 0
 
+    def become(self, other: MetadataImage) -> None:
+        """Takes over everything that the other image holds; the other is not used any more."""
+        vars(self).update(vars(other))
+
     def detached(self) -> MetadataImage:
         """The image as it is now, apart from the living one, for work that is too long for the event loop."""
         copy = MetadataImage()
@@ -67,15 +83,23 @@ class MetadataImage:
 
     def apply(self, command: commands.Command, index: int, delta: Delta | None = None) -> Result:
         """Applies the command of log entry `index`, notes in `delta` what it touched, and tells what came of it."""
-        touched = Delta() if delta is None else delta
+        return at_once(self.apply_in_slices(command, index, Delta() if delta is None else delta))
+
+    def apply_in_slices(self, command: commands.Command, index: int, delta: Delta) -> Generator[None, None, Result]:
+        """The same with pauses, in which nothing else may be applied; of the commands of a batch, each is whole."""
         if type(command) is commands.Batch:
-            result = done([self._apply_one(inner, index, touched) for inner in command.commands])
+            results = []
+            for inner in command.commands:
+                results.append((yield from self._apply_one(inner, index, delta)))
+            result = done(results)
         else:
-            result = self._apply_one(cast("commands.Single", command), index, touched)
+            result = yield from self._apply_one(cast("commands.Single", command), index, delta)
         self.applied_index = index
         return result
 
-    def _apply_one(self, command: commands.Single, index: int, delta: Delta) -> Result:
+    def _apply_one(self, command: commands.Single, index: int, delta: Delta) -> Generator[None, None, Result]:
+        if type(command) is commands.RegisterBroker:
+            return (yield from brokers.register_broker(self, command, index, delta))
         return _APPLIERS[type(command)](self, command, index, delta)
 
     def put_topic(self, topic: TopicInfo, index: int) -> None:
@@ -141,7 +165,6 @@ class MetadataImage:
 Applier = Callable[[MetadataImage, Any, int, Delta], Result]
 
 _APPLIERS: dict[type[commands.Single], Applier] = {
-    commands.RegisterBroker: brokers.register_broker,
     commands.UpdateBrokerStatus: brokers.update_broker_status,
     commands.RemoveBroker: brokers.remove_broker,
     commands.AddNode: brokers.add_node,

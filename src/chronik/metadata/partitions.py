@@ -7,7 +7,7 @@ A list command is applied line by line; its result is ok, and its value has one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from chronik.metadata.commands import (
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 Change = TypeVar("Change", Reassignment, FinishedAssignment, LeaderChange, IsrChange)
 _DONE = done()
+TOPICS_PER_SLICE = 500  # looked at before whoever applies a command may let others have the loop
 
 
 class PartitionEdits:
@@ -247,19 +248,49 @@ def _with(old: PartitionInfo, leader: int, isr: tuple[int, ...]) -> PartitionInf
     )
 
 
-def end_leadership(image: MetadataImage, node_id: int, index: int, delta: Delta) -> None:
-    """A new incarnation leads nothing of what the old one led: had that lost the end of a log, the new one would write
-    other records at the same offsets in the same leader epoch. Everything at once, so that no reader of the image can
-    see it otherwise; this loop is the longest work of any command, and therefore plain."""
-    for topic in list(image.topics.values()):
-        led = [position for position, state in enumerate(topic.partitions) if state.leader == node_id]
-        if not led:
-            continue
+class EndedLeadership:
+    """What ends when a broker leads nothing any more, made ready aside of the image and then put into it at once, so
+    that no reader of the image can see it half done."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicInfo] = {}
+        self._topics_by_id: dict[bytes, TopicInfo] = {}
+        self._touched: dict[bytes, set[int]] = {}
+
+    def put(self, image: MetadataImage, index: int, delta: Delta) -> None:
+        if not self._topics:
+            return
+        image.topics.update(self._topics)
+        image.topics_by_id.update(self._topics_by_id)
+        image.version = index
+        if delta.partitions_changed or delta.topics_created:
+            for topic_id, touched in self._touched.items():
+                for partition in touched:
+                    delta.partition_changed(topic_id, partition)
+        else:
+            delta.partitions_changed.update(self._touched)
+
+    def add(self, topic: TopicInfo, led: list[int]) -> None:
         after = list(topic.partitions)
         for position in led:
             after[position] = _with(after[position], NO_LEADER, after[position].isr)
-            delta.partition_changed(topic.topic_id, position)
-        image.put_topic(TopicInfo(topic.name, topic.topic_id, tuple(after), topic.configs), index)
+        changed = TopicInfo(topic.name, topic.topic_id, tuple(after), topic.configs)
+        self._topics[topic.name] = self._topics_by_id[topic.topic_id] = changed
+        self._touched[topic.topic_id] = set(led)
+
+
+def end_leadership(image: MetadataImage, node_id: int) -> Generator[None, None, EndedLeadership]:
+    """A new incarnation leads nothing of what the old one led: had that lost the end of a log, the new one would write
+    other records at the same offsets in the same leader epoch. The longest work of any command, and therefore in
+    slices."""
+    ended = EndedLeadership()
+    for count, topic in enumerate(list(image.topics.values())):
+        if count % TOPICS_PER_SLICE == TOPICS_PER_SLICE - 1:
+            yield
+        led = [position for position, state in enumerate(topic.partitions) if state.leader == node_id]
+        if led:
+            ended.add(topic, led)
+    return ended
 
 
 def trusted_without_data(image: MetadataImage, node_id: int) -> tuple[str, int] | None:

@@ -1,4 +1,5 @@
-"""The bytes of an image: captured on the loop in microseconds, encoded in small frames on a thread, restored exactly.
+"""The bytes of an image: captured on the loop in microseconds, encoded in small frames on a thread, restored exactly,
+in slices that leave the loop to others in between.
 
 Layout: magic, then frames of a four-byte length and msgpack. The first frame is a Header, which says how many topic
 frames follow. Each of those holds at most TOPICS_PER_FRAME topics, so that a thread that encodes them lets the event
@@ -8,13 +9,14 @@ loop in between. Checksums are the business of whoever stores the bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import msgspec
 
 from chronik.metadata.delta import Delta
 from chronik.metadata.image import MetadataImage
 from chronik.metadata.model import BrokerInfo, NodeInfo, ResourceType, TopicInfo
+from chronik.metadata.partitions import TOPICS_PER_SLICE
 from chronik.metadata.topics import metric_name
 
 MAGIC = b"CHRONIK-IMAGE-1\n"
@@ -92,8 +94,8 @@ class Parsed(msgspec.Struct, frozen=True):
     topics: list[TopicInfo]
 
 
-def parse(data: bytes | memoryview) -> Parsed:
-    """Reads a snapshot; may run on any thread. Raises UnreadableSnapshot."""
+def parse(data: bytes | memoryview) -> Generator[None, None, Parsed]:
+    """Reads a snapshot, a frame at a time. Raises UnreadableSnapshot."""
     view = memoryview(data)
     if bytes(view[: len(MAGIC)]) != MAGIC:
         raise UnreadableSnapshot("the metadata snapshot is of a format this version does not know; upgrade this node")
@@ -110,7 +112,10 @@ def parse(data: bytes | memoryview) -> Parsed:
         position += length
     try:
         header = _header_decoder.decode(frames[0]) if frames else None
-        topics = [topic for frame in frames[1:] for topic in _topics_decoder.decode(frame)]
+        topics: list[TopicInfo] = []
+        for frame in frames[1:]:
+            topics += _topics_decoder.decode(frame)
+            yield
     except msgspec.DecodeError as error:
         raise UnreadableSnapshot(f"the metadata snapshot cannot be read by this version: {error}") from error
     if header is None or len(frames) != 1 + header.frame_count or len(topics) != header.topic_count:
@@ -118,17 +123,24 @@ def parse(data: bytes | memoryview) -> Parsed:
     return Parsed(header, topics)
 
 
-def install(image: MetadataImage, parsed: Parsed) -> Delta:
-    """Makes the image what the snapshot says, in place, and tells what that changed."""
+def install(image: MetadataImage, parsed: Parsed) -> Generator[None, None, Delta]:
+    """Makes the image what the snapshot says, in place and at once at the end, and tells what that changed."""
+    fresh = yield from _build(parsed)
     delta = Delta()
     delta.restored = True
     delta.features_changed = True
-    before = dict(image.topics_by_id)
-    delta.brokers_changed.update(image.brokers)
-    delta.nodes_changed.update(image.nodes)
-    delta.configs_changed.update(image.configs)
+    yield from _compare_topics(image.topics_by_id, fresh.topics_by_id, delta)
+    for either in (image, fresh):
+        delta.brokers_changed.update(either.brokers)
+        delta.nodes_changed.update(either.nodes)
+        delta.configs_changed.update(either.configs)
+    image.become(fresh)
+    return delta
+
+
+def _build(parsed: Parsed) -> Generator[None, None, MetadataImage]:
+    image = MetadataImage()
     header = parsed.header
-    image.clear()
     image.version = header.version
     image.applied_index = header.applied_index
     image.cluster_id = header.cluster_id
@@ -141,23 +153,25 @@ def install(image: MetadataImage, parsed: Parsed) -> Delta:
     image.brokers_version = header.brokers_version
     image.configs_version = header.configs_version
     image.broker_configs_version = header.broker_configs_version
-    for topic in parsed.topics:
+    for count, topic in enumerate(parsed.topics):
+        if count % TOPICS_PER_SLICE == TOPICS_PER_SLICE - 1:
+            yield
         image.topics[topic.name] = topic
         image.topics_by_id[topic.topic_id] = topic
         image.partition_count += len(topic.partitions)
         metric = metric_name(topic.name)
         if metric is not None:
             image.names_by_metric[metric] = topic.name
-    _compare_topics(before, image, delta)
-    delta.brokers_changed.update(image.brokers)
-    delta.nodes_changed.update(image.nodes)
-    delta.configs_changed.update(image.configs)
-    return delta
+    return image
 
 
-def _compare_topics(before: dict[bytes, TopicInfo], image: MetadataImage, delta: Delta) -> None:
-    for topic_id, old in before.items():
-        new = image.topics_by_id.get(topic_id)
+def _compare_topics(
+    before: dict[bytes, TopicInfo], after: dict[bytes, TopicInfo], delta: Delta
+) -> Generator[None, None, None]:
+    for count, (topic_id, old) in enumerate(before.items()):
+        if count % TOPICS_PER_SLICE == TOPICS_PER_SLICE - 1:
+            yield
+        new = after.get(topic_id)
         if new is None:
             delta.topics_deleted[topic_id] = old
             continue
@@ -166,6 +180,6 @@ def _compare_topics(before: dict[bytes, TopicInfo], image: MetadataImage, delta:
         for partition, state in enumerate(new.partitions):
             if partition >= len(old.partitions) or state != old.partitions[partition]:
                 delta.partition_changed(topic_id, partition)
-    for topic_id, topic in image.topics_by_id.items():
+    for topic_id, topic in after.items():
         if topic_id not in before:
             delta.topic_created(topic)

@@ -8,22 +8,24 @@ write here. Who leads, how entries travel and what a deadline costs is the busin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol
 
 import structlog
 
 from chronik.metadata import commands, snapshot
 from chronik.metadata.delta import Delta
-from chronik.metadata.image import MetadataImage
+from chronik.metadata.image import MetadataImage, at_once
 from chronik.metadata.model import Result
 from chronik.protocol.errors import ErrorCode, KafkaError
 
 PROPOSE_TIMEOUT_S = 5.0
+TOUCHED_PER_NOTICE = 250  # topics that a run of commands touches before the listeners hear of it
 
 log = structlog.get_logger()
 
-Listener = Callable[[Delta], None]
+Listener = Callable[[Delta], Iterator[None] | None]
+"""One with much to do does it in slices, and returns what does them: the next command waits until they are done."""
 
 
 class Consensus(Protocol):
@@ -47,6 +49,8 @@ class MetadataStore:
         self._listeners: list[Listener] = []
         self.applied_count = 0
         self.refused_count = 0
+        self.followed_index = 0
+        """Up to here every listener has followed the image: what this node no longer leads, it no longer acts for."""
 
     def attach(self, consensus: Consensus) -> None:
         """Gives the store its consensus, for those who must build the store first."""
@@ -114,19 +118,24 @@ class MetadataStore:
             unsubscribe()
         return True
 
-    # The state machine, called by the Raft driver.
+    # The state machine, called by the Raft driver (through `SlicedStore`).
 
     def apply(self, entries: Sequence[tuple[int, bytes]]) -> list[object]:
-        """Applies committed entries in order and tells the listeners once. Raises UnknownCommand, which is fatal: this
+        """Applies committed entries in order and tells the listeners. Raises UnknownCommand, which is fatal: this
         version cannot know what the rest of the cluster knows."""
+        return at_once(self.apply_in_slices(entries))
+
+    def apply_in_slices(self, entries: Sequence[tuple[int, bytes]]) -> Generator[None, None, list[object]]:
+        """The same, with pauses where there is much to do. What touches little has none."""
         delta = Delta()
         results: list[object] = []
         image = self.image
+        failure: Exception | None = None
         try:
             for index, data in entries:
                 if index <= image.applied_index:
                     raise AppliedOutOfOrder(f"entry {index} was handed over after entry {image.applied_index}")
-                result = image.apply(commands.decode(data), index, delta)
+                result = yield from image.apply_in_slices(commands.decode(data), index, delta)
                 self.applied_count += 1
                 if not result.ok:
                     self.refused_count += 1
@@ -134,9 +143,19 @@ class MetadataStore:
                 results.append(result)
                 delta.first_index = delta.first_index or index
                 delta.last_index = index
-        finally:
-            if delta:
-                self._notify(delta)
+                if len(delta.partitions_changed) + len(delta.topics_created) >= TOUCHED_PER_NOTICE:
+                    yield
+                    yield from self._notify(delta)
+                    self.followed_index = index
+                    delta = Delta()
+                    yield
+        except Exception as error:
+            failure = error
+        if delta:
+            yield from self._notify(delta)
+        self.followed_index = image.applied_index
+        if failure is not None:
+            raise failure
         return results
 
     def snapshot(self) -> Callable[[], bytes]:
@@ -145,18 +164,35 @@ class MetadataStore:
 
     def restore(self, data: bytes) -> None:
         """Replaces the image with a snapshot's."""
-        parsed = snapshot.parse(data)
-        delta = snapshot.install(self.image, parsed)
-        delta.first_index = delta.last_index = self.image.applied_index
-        self._notify(delta)
+        at_once(self.restore_in_slices(data))
 
-    def _notify(self, delta: Delta) -> None:
+    def restore_in_slices(self, data: bytes) -> Generator[None, None, None]:
+        """The same, with pauses; the image is replaced at once."""
+        parsed = yield from snapshot.parse(data)
+        delta = yield from snapshot.install(self.image, parsed)
+        delta.first_index = delta.last_index = self.image.applied_index
+        yield
+        yield from self._notify(delta)
+        self.followed_index = self.image.applied_index
+
+    def _notify(self, delta: Delta) -> Generator[None, None, None]:
         for listener in tuple(self._listeners):
             try:
-                listener(delta)
+                slices = listener(delta)
+                if slices is not None:
+                    yield from slices
             except Exception:
                 # One follower's mistake must not keep the others, or the proposer, from what was committed.
                 log.exception("a follower of the metadata failed", listener=repr(listener))
+
+
+class SlicedStore:
+    """The store as consensus drives it: what takes long is done in slices, and the event loop has its turns between."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.apply = store.apply_in_slices
+        self.snapshot = store.snapshot
+        self.restore = store.restore_in_slices
 
 
 def as_kafka_error(error: Exception) -> KafkaError:

@@ -92,7 +92,8 @@ class RaftDriver:
         recovered = await self._log_worker.run(self._open)
         snapshot = recovered.snapshot
         if recovered.snapshot_data is not None and snapshot.index:
-            self._state_machine.restore(recovered.snapshot_data)
+            for _ in self._state_machine.restore(recovered.snapshot_data) or ():
+                await asyncio.sleep(0)
         self._core = RaftCore(
             node_id=self.node_id,
             directory_id=self._storage.directory_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import structlog
@@ -19,15 +19,16 @@ CHUNK_AIM_S = 0.002
 
 
 class StateMachine(Protocol):
-    """What the log is for. Called on the event loop only."""
+    """What the log is for. Called on the event loop only. What takes long may be done in slices, by a generator that is
+    gone on with in later turns of the loop; until it returns, nothing else is asked of the state machine."""
 
-    def apply(self, entries: Sequence[tuple[int, bytes]]) -> Sequence[object]:
+    def apply(self, entries: Sequence[tuple[int, bytes]]) -> Sequence[object] | Generator[None, None, Sequence[object]]:
         """Applies (index, data) in order; one result each. Raising is fatal for this node's part in the group."""
 
     def snapshot(self) -> Callable[[], bytes]:
         """Captures the state as of now, cheaply; the callable returned encodes it, on another thread."""
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, data: bytes) -> Generator[None, None, None] | None:
         """Replaces the state by that of a snapshot."""
 
 
@@ -60,8 +61,10 @@ class Applier:
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Sequence[Entry] | _Restore] = deque()
+        self._slices: Generator[None, None, None] | None = None
         self._position = 0
         self._chunk = CHUNK_FIRST
+        self._busy_s = 0.0
         self._scheduled = False
         self._stopped = False
         self.index = 0
@@ -70,7 +73,12 @@ class Applier:
 
     @property
     def is_idle(self) -> bool:
-        return not self._queue
+        return not self._queue and self._slices is None
+
+    @property
+    def is_between_slices(self) -> bool:
+        """Whether the state machine is in the middle of something: its state is not that of any entry."""
+        return self._slices is not None
 
     def start_at(self, meta: SnapshotMeta) -> None:
         """The state machine holds what this snapshot says."""
@@ -90,10 +98,10 @@ class Applier:
 
     def run(self) -> None:
         """Applies for one slice; goes on by itself in later turns of the loop while there is more."""
-        if self._scheduled or self._stopped or not self._queue:
+        if self._scheduled or self._stopped or self.is_idle:
             return
         deadline = self._loop.time() + self._slice_s
-        while self._queue and not self._stopped:
+        while not self.is_idle and not self._stopped:
             try:
                 self._step()
             except Exception as error:
@@ -101,7 +109,7 @@ class Applier:
                 self._queue.clear()
                 self._on_failed(f"applying after entry {self.index} failed: {type(error).__name__}: {error}", error)
                 return
-            if self._queue and self._loop.time() >= deadline:
+            if not self.is_idle and self._loop.time() >= deadline:
                 self._scheduled = True
                 self._loop.call_soon(self._run_again)
                 break
@@ -112,33 +120,44 @@ class Applier:
         self.run()
 
     def _step(self) -> None:
-        head = self._queue[0]
-        if isinstance(head, _Restore):
-            self._queue.popleft()
-            self._state_machine.restore(head.data)
-            self.start_at(head.meta)
-            self.bytes_since_snapshot = 0
-            self._on_restored(head.meta)
-            return
-        chunk = head[self._position : self._position + self._chunk]
-        self._position += len(chunk)
-        if self._position >= len(head):
-            self._queue.popleft()
-            self._position = 0
+        if self._slices is None:
+            head = self._queue[0]
+            if isinstance(head, _Restore):
+                self._queue.popleft()
+                self._slices = self._restore(head)
+            else:
+                chunk = head[self._position : self._position + self._chunk]
+                self._position += len(chunk)
+                if self._position >= len(head):
+                    self._queue.popleft()
+                    self._position = 0
+                self._slices = self._apply(chunk)
         started = self._loop.time()
-        self._apply(chunk)
-        took_s = self._loop.time() - started
-        if took_s > 2 * CHUNK_AIM_S:
-            self._chunk = max(1, self._chunk // 2)
-        elif took_s < CHUNK_AIM_S / 2 and len(chunk) == self._chunk:
-            self._chunk = min(CHUNK_MAX, self._chunk * 2)
+        try:
+            next(self._slices)
+        except StopIteration:
+            self._slices = None
+        self._busy_s += self._loop.time() - started
 
-    def _apply(self, chunk: Sequence[Entry]) -> None:
+    def _restore(self, head: _Restore) -> Generator[None, None, None]:
+        slices = self._state_machine.restore(head.data)
+        if slices is not None:
+            yield from slices
+        self.start_at(head.meta)
+        self.bytes_since_snapshot = 0
+        self._on_restored(head.meta)
+
+    def _apply(self, chunk: Sequence[Entry]) -> Generator[None, None, None]:
         first = chunk[0].index
         if first != self.index + 1:
             raise ValueError(f"entry {first} was handed over after entry {self.index}")
+        started = self._loop.time()
+        self._busy_s = 0.0
         data = [(entry.index, entry.data) for entry in chunk if entry.kind is EntryKind.DATA]
         results = self._state_machine.apply(data) if data else []
+        if isinstance(results, Generator):
+            results = yield from results
+        self._adapt(len(chunk), self._busy_s or self._loop.time() - started)
         if len(results) != len(data):
             raise ValueError(f"the state machine gave {len(results)} results for {len(data)} entries")
         if len(data) != len(chunk):
@@ -148,3 +167,9 @@ class Applier:
         self.index, self.term = last.index, last.term
         self.bytes_since_snapshot += sum(len(entry.data) for entry in chunk)
         self._on_applied(chunk, results)
+
+    def _adapt(self, size: int, took_s: float) -> None:
+        if took_s > 2 * CHUNK_AIM_S:
+            self._chunk = max(1, self._chunk // 2)
+        elif took_s < CHUNK_AIM_S / 2 and size == self._chunk:
+            self._chunk = min(CHUNK_MAX, self._chunk * 2)

@@ -72,7 +72,7 @@ class SnapshotMaker:
         )
         # The core counts an entry as applied when it has been told so, a moment later than the applier.
         behind = self._group.core.applied < applier.index or applier.index <= self._last_index
-        if not due or self._taking or behind or self._group.loop.time() < self._not_before:
+        if not due or self._taking or behind or applier.is_between_slices or self._group.loop.time() < self._not_before:
             return
         meta = self._group.core.snapshot_meta(applier.index)
         encode = self._state_machine.snapshot()

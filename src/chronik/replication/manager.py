@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from chronik.metadata.store import MetadataStore
     from chronik.storage import LogManager, PartitionLog
 
+FOLLOWED_PER_SLICE = 250  # replicas that take their roles before the event loop gets its turn
+GLANCES_PER_STEP = 8  # looking at a replica costs this much less than giving it a role
+
 log = structlog.get_logger()
 
 LeadershipListener = Callable[[Partition, bool], None]
@@ -86,7 +89,8 @@ class ReplicaManager:
         """Follows the image from now on. The logs must have been recovered."""
         self._unsubscribe = self.store.subscribe(self._changed)
         self._isr.start()
-        self._reconcile()
+        for _ in self._reconcile():
+            pass
 
     def stop(self) -> None:
         """Gives up every role; logs are closed by their manager."""
@@ -163,31 +167,41 @@ class ReplicaManager:
 
     # following the image
 
-    def _changed(self, delta: Delta) -> None:
+    def _changed(self, delta: Delta) -> Iterator[None]:
+        """In slices: with thousands of replicas a change of all of them takes longer than others can wait."""
+        for done, _ in enumerate(self._steps(delta), start=1):
+            if done % FOLLOWED_PER_SLICE == 0:
+                yield
+                if self._unsubscribe is None:
+                    return  # stopped meanwhile
+
+    def _steps(self, delta: Delta) -> Iterator[None]:
+        """What a change of the image means for this node, a replica at a time."""
         image = self.store.image
         if delta.restored or (self.node_id in delta.brokers_changed and self._registration_now() != self.registration):
-            self._reconcile()
+            yield from self._reconcile()
             return
         for topic in delta.topics_deleted.values():
-            self._delete_topic(topic)
+            yield from self._delete_topic(topic)
         if self.registration != UNREGISTERED:
             for topic_id in delta.topics_created:
-                self._follow_topic(image.topics_by_id[topic_id])
+                yield from self._follow_topic(image.topics_by_id[topic_id])
             for topic_id, indexes in delta.partitions_changed.items():
                 topic = image.topics_by_id[topic_id]
                 for index in sorted(indexes):
                     self._follow(topic, index, topic.partitions[index])
+                    yield
         if delta.configs_changed:
-            self._configs_changed(delta)
+            yield from self._configs_changed(delta)
         if delta.brokers_changed:
-            self._brokers_changed()
+            yield from self._brokers_changed()
 
     def _registration_now(self) -> int:
         """The epoch of this process's registration, when the image has it; another process's is not ours."""
         broker = self.store.image.brokers.get(self.node_id)
         return broker.epoch if broker is not None and broker.incarnation == self.incarnation else UNREGISTERED
 
-    def _reconcile(self) -> None:
+    def _reconcile(self) -> Iterator[None]:
         """Compares everything: after a start, a snapshot, or a registration that made or ended this node's roles."""
         image = self.store.image
         self.registration = self._registration_now()
@@ -196,15 +210,17 @@ class ReplicaManager:
             for partition in list(replicas.values()):
                 if topic is None or topic.topic_id != partition.topic_id or self.registration == UNREGISTERED:
                     self._forget(partition)
+                    yield
         if self.registration == UNREGISTERED:
             return
-        self._orphans.settle()
-        for topic in image.topics.values():
-            self._follow_topic(topic)
+        yield from self._orphans.settle()
+        for topic in list(image.topics.values()):
+            yield from self._follow_topic(topic)
 
-    def _follow_topic(self, topic: TopicInfo) -> None:
+    def _follow_topic(self, topic: TopicInfo) -> Iterator[None]:
         for index, info in enumerate(topic.partitions):
             self._follow(topic, index, info)
+            yield
 
     def _follow(self, topic: TopicInfo, index: int, info: PartitionInfo) -> None:
         partition = self.get(topic.name, index)
@@ -259,10 +275,11 @@ class ReplicaManager:
             except Exception:
                 log.exception("a listener to leadership failed", topic=partition.topic, partition=partition.index)
 
-    def _delete_topic(self, topic: TopicInfo) -> None:
+    def _delete_topic(self, topic: TopicInfo) -> Iterator[None]:
         for partition in list(self._topics.get(topic.name, {}).values()):
             if partition.topic_id == topic.topic_id:
                 self._forget(partition)
+                yield
         self._orphans.topic_deleted(topic)
 
     def _drop_replica(self, partition: Partition) -> None:
@@ -282,20 +299,23 @@ class ReplicaManager:
         partition.stand_by()
         self._role_changed(partition, led, epoch)
 
-    def _configs_changed(self, delta: Delta) -> None:
+    def _configs_changed(self, delta: Delta) -> Iterator[None]:
         names = {name for kind, name in delta.configs_changed if kind == ResourceType.TOPIC}
         if any(kind == ResourceType.BROKER for kind, _ in delta.configs_changed):
             names = set(self._topics)
         for name in sorted(names & self._topics.keys()):
             settings = self._settings.of(name)
-            for partition in self._topics[name].values():
+            for partition in list(self._topics.get(name, {}).values()):
                 partition.apply_settings(settings)
+                yield
 
-    def _brokers_changed(self) -> None:
+    def _brokers_changed(self) -> Iterator[None]:
         """A follower that is in step may join once its broker is online; nobody reports while nothing is written."""
-        for partition in self.partitions():
+        for position, partition in enumerate(list(self.partitions())):
             if partition.is_leader and len(partition.isr) < len(partition.info.replicas):
                 partition.reconsider_isr()
+            if position % GLANCES_PER_STEP == 0:
+                yield
 
     # what partitions ask of their node
 

@@ -8,6 +8,7 @@ then the image may be older than the data. A topic that was created again has an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import structlog
@@ -31,14 +32,15 @@ class OrphanKeeper:
         self._logs = logs
         self._metrics = metrics
 
-    def settle(self) -> None:
-        """Goes through everything on disk, once the image is known to be recent enough."""
+    def settle(self) -> Iterator[None]:
+        """Goes through everything on disk, a log at a time, once the image is known to be recent enough."""
         for topic, index, topic_id in list(self._logs.known()):
             known = self._image.topics_by_id.get(topic_id) if topic_id is not None else None
             if known is None:
                 self._discard(topic, index, topic_id)
             elif index >= len(known.partitions) or self._node_id not in known.partitions[index].replicas:
                 self._set_aside(topic, index, topic_id, "this node has no replica of it")
+            yield
 
     def claim(self, topic: TopicInfo, index: int) -> PartitionLog | None:
         """The log of this replica, if it is on disk; data of another topic of that name makes room for it."""

@@ -11,7 +11,7 @@ import pytest
 
 from chronik.metadata import commands as c
 from chronik.metadata import snapshot
-from chronik.metadata.image import MetadataImage
+from chronik.metadata.image import MetadataImage, at_once
 from chronik.metadata.model import BrokerStatus, NodeState, ResourceType
 from chronik.protocol.errors import ErrorCode
 
@@ -84,7 +84,7 @@ def test_entries_of_level_1_are_still_written_the_same_for_older_nodes_to_read()
 
 def test_a_snapshot_of_level_1_is_read_as_it_was_written() -> None:
     image = MetadataImage()
-    snapshot.install(image, snapshot.parse((FORMATS / "snapshot-1.bin").read_bytes()))
+    at_once(snapshot.install(image, at_once(snapshot.parse((FORMATS / "snapshot-1.bin").read_bytes()))))
     assert vars(image) == vars(history())
     assert image.nodes[4].state == NodeState.MEMBER and image.was_deleted(b"g" * 16)
 
@@ -116,7 +116,7 @@ def test_an_optional_field_at_its_default_is_not_written() -> None:
 def test_a_snapshot_that_is_cut_short_is_refused(cut: int) -> None:
     data = snapshot.capture(history())()
     with pytest.raises(snapshot.UnreadableSnapshot):
-        snapshot.parse(data[:cut])
+        at_once(snapshot.parse(data[:cut]))
 
 
 def test_a_snapshot_lacking_a_whole_frame_is_refused() -> None:
@@ -125,10 +125,10 @@ def test_a_snapshot_lacking_a_whole_frame_is_refused() -> None:
     for number in range(snapshot.TOPICS_PER_FRAME + 1):
         image.apply(c.CreateTopic(f"t{number}", (number + 1).to_bytes(16, "big"), ((1,),)), number + 2)
     whole = snapshot.capture(image)()
-    assert len(snapshot.parse(whole).topics) == snapshot.TOPICS_PER_FRAME + 1
+    assert len(at_once(snapshot.parse(whole)).topics) == snapshot.TOPICS_PER_FRAME + 1
     one_topic = len(msgspec.msgpack.encode([image.topics[f"t{snapshot.TOPICS_PER_FRAME}"]])) + 4
     with pytest.raises(snapshot.UnreadableSnapshot, match="incomplete"):
-        snapshot.parse(whole[:-one_topic])
+        at_once(snapshot.parse(whole[:-one_topic]))
 
 
 def test_what_is_too_large_for_one_entry_is_named() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chronik.metadata import commands as c
 from chronik.metadata import snapshot
 from chronik.metadata.delta import Delta
-from chronik.metadata.image import MetadataImage
+from chronik.metadata.image import MetadataImage, at_once
 from chronik.metadata.model import NO_LEADER, BrokerStatus, ResourceType
 
 node_ids = st.integers(0, 4)
@@ -82,7 +82,7 @@ def a_cluster_of_three() -> MetadataImage:
 
 def restored(image: MetadataImage) -> MetadataImage:
     other = MetadataImage()
-    snapshot.install(other, snapshot.parse(snapshot.capture(image)()))
+    at_once(snapshot.install(other, at_once(snapshot.parse(snapshot.capture(image)()))))
     return other
 
 
