@@ -56,7 +56,7 @@ def killed_source(told: dict[str, Any]) -> type[DataSource]:
                     self._die("after-end")
 
                 def _die(self, point: str) -> None:
-                    died = Path(told["folder"]) / "died"
+                    died = Path(told["folder"]) / f"died-{point}"
                     if told.get("kill") != point or self.batch_id != told["batch"] or died.exists():
                         return
                     died.touch()

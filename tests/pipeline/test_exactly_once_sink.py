@@ -11,15 +11,20 @@ import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter
+from pyspark.sql.types import StringType, StructField, StructType
 
 from chronik.client import EARLIEST, Cluster, Consumer, ConsumerSettings, Isolation, TopicPartition
 from chronik.client.admin.topics import create_topic
 from chronik.client.offsets import end_offsets
+from chronik.pipeline.exactly_once_writer import BATCH_ID, QUERY_ID
 from chronik.pipeline.record_packer import PackedBatch, RecordPacker
 from chronik.pipeline.sink_transaction import (
     MarkerMismatch,
@@ -29,6 +34,7 @@ from chronik.pipeline.sink_transaction import (
     transactional_id,
     write_once,
 )
+from chronik.pipeline.source import ChronikDataSource
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Compression
 from harness.node_process import NodeProcess, three_nodes
@@ -150,15 +156,39 @@ def test_what_cannot_be_written_is_taken_back_as_a_whole(cluster: Cluster, topic
     assert committed(cluster, large) == committed(cluster, small) == []
 
 
+def test_attempts_of_a_task_that_spark_did_not_choose_leave_no_trace(
+    cluster: Cluster, node: NodeProcess, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is retried, or run twice by speculation, hands over its rows twice; Spark commits one of the two."""
+    name = topic(partitions=2)
+    context = SimpleNamespace(getLocalProperty={QUERY_ID: str(uuid.uuid4()), BATCH_ID: "0"}.get)
+    monkeypatch.setattr("chronik.pipeline.exactly_once_writer.TaskContext.get", lambda: context)
+    where = {"kafka.bootstrap.servers": node.bootstrap, "topic": name, "delivery": "exactly_once"}
+    schema = StructType([StructField("value", StringType())])
+    rows = [pa.record_batch([pa.array([value.decode() for value in VALUES])], names=["value"])]
+
+    def writer() -> DataSourceStreamWriter:
+        return ChronikDataSource(where).streamWriter(schema, overwrite=False)
+
+    attempts = [writer().write(iter(rows)) for _ in range(2)]  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="1 of 2 tasks"):
+        writer().commit([attempts[0], None], 0)
+    with pytest.raises(RuntimeError, match="micro-batch 1"):
+        writer().commit([attempts[0]], 1)
+    writer().commit([attempts[1]], 0)
+    assert committed(cluster, name) == committed(cluster, name, Isolation.READ_UNCOMMITTED) == VALUES
+
+
 # -- queries ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["before-end", "after-end"])
-def test_a_sink_killed_before_or_after_its_commit_leaves_each_record_once(
-    spark: SparkSession, cluster: Cluster, told: dict[str, Any], point: str
+def test_a_sink_killed_before_and_after_its_commit_leaves_each_record_once(
+    spark: SparkSession, cluster: Cluster, told: dict[str, Any]
 ) -> None:
-    with pytest.raises(PySparkException):
-        copy_topic(spark, {**told, "kill": point, "batch": 1}, sink="chronik_killed").awaitTermination(QUERY_DEADLINE_S)
+    for point, batch in (("before-end", 1), ("after-end", 2)):
+        killed = {**told, "kill": point, "batch": batch}
+        with pytest.raises(PySparkException):
+            copy_topic(spark, killed, sink="chronik_killed").awaitTermination(QUERY_DEADLINE_S)
     finish(spark, told)
     assert committed(cluster, told["target"]) == VALUES
 
@@ -192,16 +222,16 @@ def run_driver(told: dict[str, Any], deadline_s: float = DRIVER_DEADLINE_S) -> i
         return process.wait()
 
 
-def test_a_driver_killed_after_its_commit_and_a_task_that_was_retried_leave_each_record_once(
-    spark: SparkSession, cluster: Cluster, told: dict[str, Any], tmp_path: Path
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["before-end", "after-end"])
+def test_a_driver_killed_around_its_commit_and_a_task_that_was_retried_leave_each_record_once(
+    spark: SparkSession, cluster: Cluster, told: dict[str, Any], tmp_path: Path, point: str
 ) -> None:
-    code = run_driver({**told, "kill": "after-end", "batch": 1, "fail_once": True})
+    code = run_driver({**told, "kill": point, "batch": 1, "fail_once": True})
     assert code == -signal.SIGKILL
-    assert (tmp_path / "failed").exists() and (tmp_path / "died").exists()
+    assert (tmp_path / "failed").exists() and (tmp_path / f"died-{point}").exists()
     finish(spark, told)
     assert committed(cluster, told["target"]) == VALUES
-    # The attempt that failed has left no trace, not even one that was taken back.
-    assert committed(cluster, told["target"], Isolation.READ_UNCOMMITTED) == VALUES
 
 
 @pytest.mark.long
