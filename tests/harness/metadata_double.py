@@ -70,6 +70,7 @@ class LogConsensus:
     async def read_barrier(self, timeout_s: float) -> object:
         if self._log.failure is not None:
             raise self._log.failure
+        self._log.release(self._store)
         return None
 
 

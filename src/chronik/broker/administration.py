@@ -95,6 +95,7 @@ class Administration:
 
     async def add_node(self, arguments: Arguments, timeout_s: float) -> Any:
         """Makes a node that has joined as an observer a voter, or one again that came back with an empty folder."""
+        await self.store.read_barrier(timeout_s)
         broker = self._broker(arguments)
         command = AddNode(broker.node_id, broker.directory_id, broker.peer_host, broker.peer_port)
         (await self.store.propose(command, timeout_s)).raise_for_error()
@@ -104,6 +105,8 @@ class Administration:
     async def remove_node(self, arguments: Arguments, timeout_s: float) -> Any:
         """Takes a node out of the cluster for good. One that still holds replicas is refused, unless forced."""
         node_id = int(arguments["node_id"])
+        # Another node may know of replicas that came or went: what this one knows must not decide.
+        await self.store.read_barrier(timeout_s)
         held = replicas_on(self.store.image, node_id)
         if held and not arguments.get("force"):
             raise KafkaError(
@@ -152,19 +155,24 @@ class Administration:
         """Puts a node into maintenance, so that nothing new is placed on it, and moves its replicas away. A node that
         is dead or was removed by force has nothing to copy from, but its replicas can be made anew elsewhere."""
         node_id = int(arguments["node_id"])
+        await self.store.read_barrier(timeout_s)
         gone = node_id not in self.store.image.brokers and replicas_on(self.store.image, node_id)
         broker = None if gone else self._broker(arguments)
+        execute = bool(arguments.get("execute"))
+        if execute and broker is not None:
+            # Before the plan is made: what is placed on the node after that would not be in it.
+            self._require_no_plan()
+            status = BrokerStatus.MAINTENANCE if broker.alive else broker.status
+            command = UpdateBrokerStatus(node_id, status, maintenance=True, reason="it is being drained")
+            (await self.store.propose(command, timeout_s)).raise_for_error()
         plan = await self._planned(lambda image: plan_drain(image, node_id))
-        if arguments.get("execute"):
-            if broker is not None:
-                status = BrokerStatus.MAINTENANCE if broker.alive else broker.status
-                command = UpdateBrokerStatus(node_id, status, maintenance=True, reason="it is being drained")
-                (await self.store.propose(command, timeout_s)).raise_for_error()
+        if execute:
             self._start(f"draining node {node_id}", plan, arguments)
         return _plan(plan)
 
     async def rebalance(self, arguments: Arguments, timeout_s: float) -> Any:
         """Spreads replicas and leaders evenly over the nodes that are online."""
+        await self.store.read_barrier(timeout_s)
         plan = await self._planned(plan_rebalance)
         if arguments.get("execute"):
             self._start("rebalancing", plan, arguments)
@@ -184,11 +192,14 @@ class Administration:
     async def _planned(self, make: Callable[[Any], Plan]) -> Plan:
         return await asyncio.get_running_loop().run_in_executor(None, make, self.store.image.detached())
 
-    def _start(self, name: str, plan: Plan, arguments: Arguments) -> None:
+    def _require_no_plan(self) -> None:
         if self._plan is not None and not self._plan.done():
             raise KafkaError(
                 ErrorCode.REASSIGNMENT_IN_PROGRESS, f"This node is {self._plan_name} already; wait until that is done."
             )
+
+    def _start(self, name: str, plan: Plan, arguments: Arguments) -> None:
+        self._require_no_plan()
         self._plan_name, self._plan_failure = name, None
         self._progress = Progress(0, 0, len(plan.moves))
         at_once = int(arguments.get("at_once") or MOVES_AT_ONCE)

@@ -6,19 +6,25 @@ the plan, which can be made again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
+import structlog
 
 from chronik.cluster.rebalance import Move
 from chronik.metadata.commands import MAX_CHANGES_PER_COMMAND, AssignPartition, Reassignment
 from chronik.metadata.image import MetadataImage
 from chronik.metadata.model import Result
-from chronik.metadata.store import MetadataStore
+from chronik.metadata.store import MetadataStore, as_kafka_error
 
 MOVES_AT_ONCE = 20  # the throttle: so many partitions are being copied at the same time
 MOVE_STALLED_S = 600.0
+BEGIN_ATTEMPTS = 10  # each of a few seconds: longer than a cluster is without a controller
+BEGIN_RETRY_S = 0.5
+
+log = structlog.get_logger()
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -62,9 +68,17 @@ async def carry_out(
 
 
 async def _begin(store: MetadataStore, batch: list[Move]) -> list[Move]:
-    result = await store.propose(
-        AssignPartition([Reassignment(move.topic_id, move.partition, move.after) for move in batch])
-    )
+    """Asking for what is under way already changes nothing, so one whose outcome is not known is asked for again."""
+    command = AssignPartition([Reassignment(move.topic_id, move.partition, move.after) for move in batch])
+    for attempt in range(1, BEGIN_ATTEMPTS + 1):
+        try:
+            result = await store.propose(command)
+            break
+        except Exception as error:
+            if attempt == BEGIN_ATTEMPTS or not as_kafka_error(error).retriable:
+                raise
+            log.warning("moves are asked for again", moves=len(batch), attempt=attempt, reason=str(error))
+            await asyncio.sleep(BEGIN_RETRY_S)
     lines = result.value if isinstance(result.value, list) else []
     return [move for move, line in zip(batch, lines, strict=True) if isinstance(line, Result) and line.ok]
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronik.cluster.membership import MembershipKeeper, replicas_on
-from chronik.cluster.moves import MovesStalled, Progress, carry_out
+from chronik.cluster.moves import BEGIN_ATTEMPTS, MovesStalled, Progress, carry_out
 from chronik.cluster.rebalance import Plan, plan_drain, plan_rebalance
 from chronik.cluster.settings import Timings
 from chronik.metadata import commands as c
 from chronik.metadata.image import MetadataImage
-from chronik.metadata.model import BrokerInfo, BrokerStatus, NodeState, PartitionInfo, TopicInfo
+from chronik.metadata.model import BrokerInfo, BrokerStatus, NodeState, PartitionInfo, Result, TopicInfo
 from chronik.metadata.store import MetadataStore
 from harness.metadata_double import bring_up, local_store
 
@@ -143,6 +143,42 @@ async def test_a_plan_that_does_not_move_says_who_it_waits_for() -> None:
     store = await cluster_with(1)
     with pytest.raises(MovesStalled, match=r"t-0, which waits for broker\(s\) \[3\]"):
         await carry_out(store, plan_drain(store.image, 1).moves, stalled_s=0.05)
+
+
+async def test_a_move_whose_outcome_is_not_known_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while the cluster elects another controller: the plan is not given up for that."""
+    monkeypatch.setattr("chronik.cluster.moves.BEGIN_RETRY_S", 0.001)
+    store = await cluster_with(2)
+    propose = store.propose
+    refusals = [TimeoutError("nobody leads"), TimeoutError("the leader was lost")]
+
+    async def sometimes(command: c.Command, timeout_s: float = 5.0) -> Result:
+        if isinstance(command, c.AssignPartition) and refusals:
+            await propose(command, timeout_s)  # it may have come through all the same
+            raise refusals.pop()
+        return await propose(command, timeout_s)
+
+    monkeypatch.setattr(store, "propose", sometimes)
+    catching_up = asyncio.create_task(catch_up(store))
+    result = await carry_out(store, plan_drain(store.image, 1).moves)
+    catching_up.cancel()
+    assert result == Progress(2, 0, 2) and not refusals
+    assert replicas_on(store.image, 1) == 0
+
+
+async def test_a_move_that_cannot_be_asked_for_ends_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chronik.cluster.moves.BEGIN_RETRY_S", 0.001)
+    store = await cluster_with(1)
+    attempts: list[c.Command] = []
+
+    async def never(command: c.Command, timeout_s: float = 5.0) -> Result:
+        attempts.append(command)
+        raise TimeoutError("nobody leads")
+
+    monkeypatch.setattr(store, "propose", never)
+    with pytest.raises(TimeoutError):
+        await carry_out(store, plan_drain(store.image, 1).moves)
+    assert len(attempts) == BEGIN_ATTEMPTS
 
 
 class MembersDouble:

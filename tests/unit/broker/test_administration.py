@@ -1,0 +1,91 @@
+"""What operators ask of any node: answered from what the cluster knows, not from what this node happens to know."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chronik.broker.administration import Administration
+from chronik.cluster.membership import replicas_on
+from chronik.metadata import commands as c
+from chronik.metadata.model import BrokerStatus
+from chronik.metadata.store import MetadataStore
+from chronik.protocol.errors import KafkaError
+from harness.metadata_double import SharedLog, bring_up
+
+TOPIC_ID = b"t" * 16
+TIMEOUT_S = 5.0
+
+
+class RaftDouble:
+    """A group that has no members but the first three."""
+
+    def status(self) -> Any:
+        voters: dict[int, None] = dict.fromkeys((1, 2, 3))
+        return SimpleNamespace(configuration=SimpleNamespace(voters=voters, observers={}))
+
+
+async def two_nodes() -> tuple[SharedLog, MetadataStore, MetadataStore]:
+    """The stores of two nodes, four brokers, and a topic that has a replica on broker 4."""
+    log = SharedLog()
+    first, second = log.join(MetadataStore()), log.join(MetadataStore())
+    await bring_up(first, 1, 2, 3, 4)
+    assert (await first.propose(c.CreateTopic("events", TOPIC_ID, ((1, 2, 4),), {}))).ok
+    return log, first, second
+
+
+def administration(store: MetadataStore) -> Administration:
+    return Administration(2, store, RaftDouble())  # type: ignore[arg-type]
+
+
+async def move_away_from_4(store: MetadataStore) -> None:
+    await store.propose(c.AssignPartition([c.Reassignment(TOPIC_ID, 0, (1, 2, 3))]))
+    state = store.image.topics["events"].partitions[0]
+    change = c.IsrChange(TOPIC_ID, 0, state.leader_epoch, state.partition_epoch, (1, 2, 3, 4))
+    await store.propose(c.UpdateIsr(state.leader, [change]))
+    assert (await store.propose(c.FinishAssignment([c.FinishedAssignment(TOPIC_ID, 0, -1)]))).ok
+    assert replicas_on(store.image, 4) == 0
+
+
+async def test_a_node_that_was_drained_can_be_removed_through_a_node_that_had_not_heard_of_it() -> None:
+    log, first, second = await two_nodes()
+    log.hold(second)
+    await move_away_from_4(first)
+    assert replicas_on(second.image, 4) == 1
+    removing = asyncio.create_task(administration(second).run("remove-node", {"node_id": 4}, TIMEOUT_S))
+    await second.wait_until(lambda image: 4 in image.nodes, TIMEOUT_S)
+    await first.propose(c.RemoveBroker(4))
+    assert (await removing)["removed"]
+
+
+async def test_a_node_that_was_given_replicas_is_kept_by_a_node_that_had_not_heard_of_it() -> None:
+    log, first, second = await two_nodes()
+    await move_away_from_4(first)
+    log.hold(second)
+    assert (await first.propose(c.CreateTopic("more", b"m" * 16, ((4,),), {}))).ok
+    with pytest.raises(KafkaError, match="still holds 1 replicas"):
+        await administration(second).run("remove-node", {"node_id": 4}, TIMEOUT_S)
+
+
+async def test_nothing_is_placed_on_a_node_after_its_drain_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, first, _ = await two_nodes()
+    asked = administration(first)
+    planned_at: list[BrokerStatus] = []
+    planned = asked._planned
+
+    async def noting(make: Any) -> Any:
+        planned_at.append(first.image.brokers[4].status)
+        return await planned(make)
+
+    monkeypatch.setattr(asked, "_planned", noting)
+    plan = await asked.run("drain", {"node_id": 4}, TIMEOUT_S)
+    assert plan["moves"] == 1 and first.image.brokers[4].status is BrokerStatus.ONLINE, "showing it changes nothing"
+    await asked.run("drain", {"node_id": 4, "execute": True}, TIMEOUT_S)
+    assert planned_at == [BrokerStatus.ONLINE, BrokerStatus.MAINTENANCE]
+    with pytest.raises(KafkaError, match="draining node 4 already"):
+        await asked.run("drain", {"node_id": 3, "execute": True}, TIMEOUT_S)
+    assert first.image.brokers[3].status is BrokerStatus.ONLINE, "a drain that does not begin changes nothing"
+    asked.stop()
