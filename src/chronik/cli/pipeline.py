@@ -132,9 +132,10 @@ def run(
 def _pipeline_failures_told() -> Iterator[None]:
     """Failures of the pipeline's own that a person can act on, as one line."""
     from chronik.pipeline.java import JavaMissing
-    from chronik.pipeline.spark_session import SparkMissing
+    from chronik.pipeline.spark_session import SparkMissing, require_pyspark
 
     try:
+        require_pyspark()
         yield
     except (JavaMissing, SparkMissing) as error:
         fail(str(error))

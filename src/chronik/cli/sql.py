@@ -52,7 +52,10 @@ def sql(
         )
         if stop:
             print("stopped the engine" if client.stop() else "no engine is running")
-        elif query is not None:
+            return
+        if client.state() is None:
+            _require_spark()
+        if query is not None:
             _one(client, query, format)
         else:
             _prompt(client, format)
@@ -71,7 +74,6 @@ def warehouse_folder(text: str | None) -> Path:
 
 def _one(client: EngineClient, query: str, format: Format) -> None:
     if client.state() is None:
-        _require_java()
         print("starting Spark; the next queries are quick", file=sys.stderr)
     try:
         answer = client.query(query)
@@ -82,12 +84,15 @@ def _one(client: EngineClient, query: str, format: Format) -> None:
         fail(str(error))
 
 
-def _require_java() -> None:
+def _require_spark() -> None:
+    """What the engine needs is looked for before it is started: it could only tell its log."""
     from chronik.pipeline.java import JavaMissing, require_java
+    from chronik.pipeline.spark_session import SparkMissing, require_pyspark
 
     try:
+        require_pyspark()
         require_java()
-    except JavaMissing as error:
+    except (JavaMissing, SparkMissing) as error:
         fail(str(error))
 
 
