@@ -169,6 +169,8 @@ class Loader:
 
 
 def _replay(shard: Shard, data: memoryview, batch: BatchInfo, position: int) -> None:
+    if not batch.record_count:
+        return  # compaction has emptied it
     if batch.is_control:
         marker = read_end_transaction_marker(data)
         if marker is not None:
