@@ -7,6 +7,7 @@ aborts are marked, so that a reader who sees one has caught the cluster.
 
 from __future__ import annotations
 
+import faulthandler
 import random
 import subprocess
 import sys
@@ -20,6 +21,9 @@ ABORT_SHARE = 0.15
 TRANSACTION_TIMEOUT_MS = 6000
 SESSION_MS = 3000
 WAIT_S = 20.0
+STUCK_S = 10.0
+"""librdkafka can wait for ever for a group coordinator that is gone, whatever its timeout says (librdkafka issues 5456
+and 5511): then the stage ends, as if it were killed, and is started again."""
 
 
 class Stage:
@@ -125,7 +129,9 @@ def run_confluent(name: str, bootstrap: str, group: str, source: str, target: st
             for message in messages:
                 ends[message.partition()] = message.offset() + 1
             offsets = [TopicPartition(source, partition, offset) for partition, offset in ends.items()]
+            faulthandler.dump_traceback_later(STUCK_S, exit=True)
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), WAIT_S)
+            faulthandler.cancel_dump_traceback_later()
             if aborts:
                 producer.flush(WAIT_S)
                 producer.abort_transaction(WAIT_S)
@@ -133,6 +139,7 @@ def run_confluent(name: str, bootstrap: str, group: str, source: str, target: st
             else:
                 producer.commit_transaction(WAIT_S)
         except (KafkaException, BufferError) as error:
+            faulthandler.cancel_dump_traceback_later()
             note("transaction", error)
             detail = error.args[0] if error.args else None
             producer = recovered(producer, detail, begin)
