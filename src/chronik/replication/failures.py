@@ -1,7 +1,8 @@
-"""Replicas whose log the disk has stopped: they leave the ISR, so that the others can go on without them.
+"""Replicas that cannot take records: they leave the ISR, so that the others can go on without them.
 
 A replica that leads gives leadership up with it, and the controller elects another. The last one in sync stays: nobody
-else has what it has, and giving it up would lose records. A failed log works again after a restart of the node.
+else has what it has, and giving it up would lose records. A log that the disk has stopped works again after a restart
+of the node; one that merely has no space left is in sync again by itself when there is some.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = structlog.get_logger()
 
 
 class FailedReplicas:
-    """Takes the failed replicas of this node out of their ISRs."""
+    """Takes the replicas of this node that failed, or cannot append, out of their ISRs."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
@@ -33,7 +34,8 @@ class FailedReplicas:
         self._task: asyncio.Task[None] | None = None
 
     def withdraw(self, partition: Partition) -> None:
-        """This replica cannot take records any more. Called again whenever metadata gives it a role."""
+        """This replica cannot take records any more, or not now. Called again whenever metadata gives a failed one a
+        role, and whenever an append fails for lack of space."""
         if self._change(partition) is None:
             return
         self._waiting[partition] = None
@@ -46,7 +48,8 @@ class FailedReplicas:
         self._waiting.clear()
 
     async def _withdraw_all(self) -> None:
-        """Tries for as long as metadata counts on a failed replica; one that is counted on again comes back here."""
+        """Tries for as long as metadata counts on a failed replica; one that is counted on again comes back here. For
+        one without space it tries once per append: by the next one there may be some."""
         while self._waiting:
             batch = list(self._waiting)[:MAX_CHANGES_PER_COMMAND]
             changes = [change for partition in batch if (change := self._change(partition)) is not None]
@@ -54,10 +57,10 @@ class FailedReplicas:
                 try:
                     await self._replicas.store.propose(SetPartitionLeader(changes), timeout_s=PROPOSE_TIMEOUT_S)
                 except Exception as error:
-                    log.warning("failed replicas are still in their ISRs; trying again", error=str(error))
+                    log.warning("replicas that cannot take records are still in their ISRs", error=str(error))
             await asyncio.sleep(RETRY_S)  # also when it worked: a leader that did not hear of it may ask us in again
             for partition in batch:
-                if self._change(partition) is None:
+                if not partition.failed or self._change(partition) is None:
                     del self._waiting[partition]
 
     def _change(self, partition: Partition) -> LeaderChange | None:

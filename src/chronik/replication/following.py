@@ -50,6 +50,8 @@ class Followed:
                 self._say("this replica follows again")
             return verdict
         except KafkaError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self.partition.cannot_append()
             if error.message != self._trouble:  # said once, not with every attempt: a full disk may last for hours
                 self._trouble = error.message
                 self._say("this replica cannot follow", error=error.code.name, reason=error.message)

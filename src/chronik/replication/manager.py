@@ -330,6 +330,10 @@ class ReplicaManager:
         assert isinstance(replica, Partition)
         self._isr.consider(replica)
 
+    def cannot_append(self, replica: Replica) -> None:
+        assert isinstance(replica, Partition)
+        self._failures.withdraw(replica)
+
     def follower_synced(self, replica: Replica) -> None:
         if self._fetchers is not None:
             self._fetchers.synced(replica)

@@ -150,16 +150,21 @@ class Partition(Replica):
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.topic}-{self.index} has {len(self.info.isr)} in-sync replicas and needs {self.min_isr}.",
             )
-        log = self.log
-        old_end = log.end_offset
-        appended = log.append(
-            data,
-            leader_epoch=self.info.leader_epoch,
-            now_ms=now_ms,
-            batches=batches,
-            internal=internal,
-            verification=verification,
-        )
+        try:
+            log = self.log
+            old_end = log.end_offset
+            appended = log.append(
+                data,
+                leader_epoch=self.info.leader_epoch,
+                now_ms=now_ms,
+                batches=batches,
+                internal=internal,
+                verification=verification,
+            )
+        except KafkaError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self.cannot_append()
+            raise
         if log.end_offset > old_end:
             lead.appended(old_end, log.end_offset, self._host.clock())
             if log.synced_offset > log.high_watermark:

@@ -50,6 +50,10 @@ class ReplicaHost(Protocol):
         """A follower may have to join; or the high watermark waits for one that will, or will not."""
         ...
 
+    def cannot_append(self, replica: Replica) -> None:
+        """The log took no more records, but others may have a disk that does: writes should not wait for this one."""
+        ...
+
     def follower_synced(self, replica: Replica) -> None:
         """A log that follows has more on disk: its leader wants to know."""
         ...
@@ -171,6 +175,10 @@ class Replica:
         if replica_id != CONSUMER:
             return self.end_offset
         return self.last_stable_offset if isolation == Isolation.READ_COMMITTED else self.high_watermark
+
+    def cannot_append(self) -> None:
+        """The log was asked to take records and could not."""
+        self._host.cannot_append(self)
 
     def add_waiter(self, callback: Callable[[], None]) -> Waiter:
         """Calls back once, when there is more to read or the role changes; `cancel()` the handle to stop waiting."""

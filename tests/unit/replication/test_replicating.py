@@ -305,6 +305,43 @@ async def test_a_leader_whose_disk_fails_gives_leadership_up(nodes: Nodes) -> No
     assert set(successor.isr) == {2, 3}, "the failed replica does not come back"
 
 
+async def test_a_leader_whose_disk_is_full_lets_another_lead_and_returns_when_there_is_space(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(1) or asyncio.sleep(0), 5)
+    log_of(nodes, 1).full = True
+    with pytest.raises(KafkaError, match="disk is full"):
+        leader.append(writable(2), required_acks=-1, now_ms=1)
+    await settle(lambda: leader.info.leader == -1, "it asks to be replaced")
+    assert leader.isr == (2, 3)
+    nodes.elect("events", 0, 2)
+    successor = nodes.partition(2, "events")
+    successor.append(writable(2), required_acks=-1, now_ms=1)
+    nodes.clock.now += 1.1  # nobody waits any longer for one that kept up until now
+    await asyncio.wait_for(successor.committed(2) or asyncio.sleep(0), 5)
+    assert set(successor.isr) == {2, 3} and has(nodes, 1, [1])
+    log_of(nodes, 1).full = False
+    await settle(lambda: set(successor.isr) == {1, 2, 3}, "it follows and is in sync again", turns=4000)
+    assert has(nodes, 1, [1, 2])
+
+
+async def test_a_leader_whose_disk_was_full_for_a_moment_is_not_put_out_for_ever(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=1, now_ms=1)
+    log_of(nodes, 1).full = True
+    nodes.consensus.refuse_with = TimeoutError("nobody leads")
+    with pytest.raises(KafkaError, match="disk is full"):
+        leader.append(writable(2), required_acks=1, now_ms=1)
+    await settle(lambda: not nodes.managers[1]._failures._waiting, "one attempt is made", turns=4000)
+    nodes.consensus.refuse_with = None
+    log_of(nodes, 1).full = False
+    leader.append(writable(2), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
+    assert leader.is_leader and set(leader.isr) == {1, 2, 3}
+
+
 async def test_the_last_replica_in_sync_stays_though_its_disk_failed(nodes: Nodes) -> None:
     nodes.create("events", (1, 2))
     leader = nodes.partition(1, "events")
