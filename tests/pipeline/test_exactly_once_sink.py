@@ -39,9 +39,7 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Compression
 from harness.node_process import NodeProcess, three_nodes
 from harness.waiting import eventually
-
-sys.path.insert(0, str(Path(__file__).parent))
-from killed_sink import QUERY_DEADLINE_S, copy_topic
+from pipeline.killed_sink import QUERY_DEADLINE_S, copy_topic
 
 DRIVER = Path(__file__).parent / "killed_sink.py"
 DRIVER_DEADLINE_S = 180.0
