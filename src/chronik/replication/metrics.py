@@ -7,13 +7,13 @@ class ReplicationMetrics:
     """Counts since the process started."""
 
     __slots__ = (
-        "acknowledgements_refused",
         "bytes_fetched",
         "fetch_errors",
         "fetches",
         "isr_expansions",
         "isr_refusals",
         "isr_shrinks",
+        "lapsed_lease_refusals",
         "leader_elections",
         "logs_set_aside",
         "truncations",
@@ -24,7 +24,7 @@ class ReplicationMetrics:
         self.isr_expansions = 0
         self.isr_refusals = 0
         self.leader_elections = 0
-        self.acknowledgements_refused = 0
+        self.lapsed_lease_refusals = 0
         self.fetches = 0
         self.fetch_errors = 0
         self.bytes_fetched = 0

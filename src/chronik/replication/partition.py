@@ -118,7 +118,7 @@ class Partition(Replica):
 
     def _not_leader(self) -> KafkaError:
         if self._lead is not None:
-            self._host.metrics.acknowledgements_refused += 1
+            self._host.metrics.lapsed_lease_refusals += 1
             return KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"This node has not heard from the controller for too long to speak for {self.topic}-{self.index}.",
@@ -295,9 +295,10 @@ class Partition(Replica):
 
     def latest_offset(self, isolation: int = Isolation.READ_UNCOMMITTED) -> int:
         """The end offset as a client asks for it: right after a change of leader it is not known until the ISR has
-        confirmed what the new leader holds, and answering early would let it go backwards."""
+        confirmed what the new leader holds, and answering early would let it go backwards. Without the lease it is not
+        known either: somebody else may have acknowledged more."""
         lead = self._lead
-        if lead is None:
+        if lead is None or not self._host.lease.held():
             raise self._not_leader()
         if self.high_watermark < lead.epoch_start_offset:
             raise KafkaError(
@@ -315,9 +316,14 @@ class Partition(Replica):
         replica_id: int = CONSUMER,
         at_least_one: bool = True,
     ) -> Buffer | None:
-        """Batches from `offset`, empty at the end, None when that would wait for the disk (then use `read`)."""
+        """Batches from `offset`, empty at the end, None when that would wait for the disk (then use `read`).
+
+        What is committed stays so whoever leads, and is served; but a leader that may have been replaced does not know
+        whether there is more, and sends consumers away rather than let them wait for it here."""
         end = self._reading_from(offset, isolation, replica_id)
         if offset >= end:
+            if replica_id == CONSUMER and not self._host.lease.held():
+                raise self._not_leader()
             return b""
         return self.log.read_nowait(offset, max_bytes, end_offset=end, at_least_one=at_least_one)
 
@@ -333,6 +339,8 @@ class Partition(Replica):
         """The same, waiting for the disk where it must."""
         end = self._reading_from(offset, isolation, replica_id)
         if offset >= end:
+            if replica_id == CONSUMER and not self._host.lease.held():
+                raise self._not_leader()
             return b""
         return await self.log.read(offset, max_bytes, end_offset=end, at_least_one=at_least_one)
 

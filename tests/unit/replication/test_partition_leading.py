@@ -149,6 +149,32 @@ async def test_a_lapsed_lease_refuses_appends_until_it_is_renewed() -> None:
     nodes.stop()
 
 
+async def test_without_the_lease_what_is_committed_can_be_read_but_nobody_is_kept_waiting_for_more() -> None:
+    clock = Clock()
+    nodes = Nodes(1, clock=clock)
+    nodes.start()
+    partition = led(nodes, durability="os")
+    lease = nodes.managers[1].lease
+    lease.revoke()
+    lease.renew(clock.now + 1)
+    partition.append(writable(1), required_acks=1, now_ms=1)
+    assert partition.latest_offset() == 1 and partition.read_nowait(1, 1 << 20) == b""
+    clock.now += 2
+    assert partition.read_nowait(0, 1 << 20) and await partition.read(0, 1 << 20)
+    with pytest.raises(KafkaError) as waiting:
+        partition.read_nowait(1, 1 << 20)
+    with pytest.raises(KafkaError) as waiting_for_the_disk:
+        await partition.read(1, 1 << 20)
+    with pytest.raises(KafkaError) as asking:
+        partition.latest_offset()
+    for refused in (waiting, waiting_for_the_disk, asking):
+        assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.read_nowait(1, 1 << 20, replica_id=2) == b"", "a follower knows better whom to follow"
+    lease.renew(clock.now + 1)
+    assert partition.latest_offset() == 1 and partition.read_nowait(1, 1 << 20) == b""
+    nodes.stop()
+
+
 async def test_what_is_committed_after_the_lease_lapsed_is_not_acknowledged() -> None:
     clock = Clock()
     nodes = Nodes(1, clock=clock)
