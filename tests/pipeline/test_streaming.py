@@ -122,7 +122,7 @@ def test_rows_become_records_with_key_headers_partition_and_topic_of_their_own(
     found = {row.topic: row for row in back.option("includeHeaders", "true").load().collect()}
     assert (found[one].partition, found[one].key, found[one].value) == (2, b"k", b"v1")
     assert [(h.key, h.value) for h in found[one].headers] == [("h", b"x")]
-    assert (found[two].key, found[two].value, found[two].headers) == (None, None, [])
+    assert (found[two].key, found[two].value, found[two].headers) == (None, None, None)
 
     with pytest.raises(PySparkException, match="column named value is needed"):
         rows.select("topic").write.format("chronik").options(**where).mode("append").save()

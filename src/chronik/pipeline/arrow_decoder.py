@@ -345,20 +345,18 @@ def _gather(view: memoryview, at: Ints, length: Ints, kind: pa.DataType) -> pa.A
 
 
 def _headers_column(view: memoryview, headers: _Headers | None, rows: npt.NDArray[np.intp]) -> pa.Array:
+    """Lists of headers; a record without any has NULL, as with Spark's Kafka source."""
     if headers is None:
-        ends = np.zeros(len(rows) + 1, np.int32)
-        index = np.zeros(0, np.int64)
-    else:
-        counts = headers.first_of[rows + 1] - headers.first_of[rows]
-        ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        index = np.repeat(headers.first_of[rows] - ends[:-1], counts) + np.arange(int(ends[-1]))
-    if headers is None or not index.size:
-        names, contents = pa.array([], pa.string()), pa.array([], pa.binary())
-    else:
-        names = _as_text(_gather(view, headers.name_at[index], headers.name_length[index], pa.binary()))
-        contents = _gather(view, headers.value_at[index], headers.value_length[index], pa.binary())
+        return pa.nulls(len(rows), HEADERS)
+    counts = headers.first_of[rows + 1] - headers.first_of[rows]
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    if not ends[-1]:
+        return pa.nulls(len(rows), HEADERS)
+    index = np.repeat(headers.first_of[rows] - ends[:-1], counts) + np.arange(int(ends[-1]))
+    names = _as_text(_gather(view, headers.name_at[index], headers.name_length[index], pa.binary()))
+    contents = _gather(view, headers.value_at[index], headers.value_length[index], pa.binary())
     pairs = pa.StructArray.from_arrays([names, contents], names=["key", "value"])
-    return pa.ListArray.from_arrays(pa.array(ends), pairs).cast(HEADERS)
+    return pa.ListArray.from_arrays(pa.array(ends), pairs, mask=pa.array(counts == 0)).cast(HEADERS)
 
 
 def _as_text(names: pa.Array) -> pa.Array:

@@ -28,7 +28,9 @@ def decoded(data: bytes, **limits: int) -> list[Row]:
         assert batch.schema == TOPIC_COLUMNS
         assert set(batch.column("topic").to_pylist()) == {"t"} and set(batch.column("partition").to_pylist()) == {3}
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-        heads = [[(h["key"], h["value"]) for h in row] for row in batch.column("headers").to_pylist()]
+        lists = batch.column("headers").to_pylist()
+        assert [] not in lists, "a record without headers has NULL"
+        heads = [[(h["key"], h["value"]) for h in row or ()] for row in lists]
         plain = (batch.column(name).to_pylist() for name in ("offset", "key", "value"))
         for offset, key, value, time_us, head in zip(*plain, times, heads, strict=True):
             found.append((offset, time_us // 1000, key, value, head))
