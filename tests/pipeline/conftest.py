@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from chronik.client import Cluster, Producer, ProducerSettings
 from chronik.client.admin.topics import create_topic
-from chronik.pipeline.spark_session import session_settings, start_session
+from chronik.pipeline.spark_session import start_session
 from harness.node_process import NodeProcess
 
 FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -42,15 +41,21 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         running.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fast_jvms() -> Iterator[None]:
+    """For every JVM that a test starts, also through others: launchers, drivers, executors, engines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", FAST_JVM)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "")
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYTHONDONTWRITEBYTECODE"] = ""
-    quiet = session_settings("local[2]")["spark.driver.extraJavaOptions"]
     session = start_session(
         "pipeline tests",
         "local[2]",
         {
-            "spark.driver.extraJavaOptions": f"{quiet} {FAST_JVM}",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),

@@ -2,7 +2,9 @@
 
 Run as `python table_driver.py '{"bootstrap": …, "warehouse": …, "topic": …}'`. With `crash` it kills itself (SIGKILL):
 `before-commit` just before the second Delta commit, `after-commit` just after it and before the consumer group hears
-of it. With `trusting` it believes the consumer group instead of the table, as a driver without the check would.
+of it, `mid-write` when a task of the second round has written half of a file. With `executor-mid-write` it is the
+executor of that task that is killed, once, and the driver goes on. With `trusting` it believes the consumer group
+instead of the table, as a driver without the check would.
 """
 
 from __future__ import annotations
@@ -11,12 +13,16 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from chronik.client import Cluster
 from chronik.client.admin.groups import committed_offsets
-from chronik.pipeline.spark_session import session_settings, start_session
+from chronik.pipeline.spark_session import start_session
+from chronik.pipeline.tables import keeper as keeper_module
 from chronik.pipeline.tables.delta_table import TopicTable
 from chronik.pipeline.tables.keeper import GROUP, KeeperSettings, TableKeeper
 
@@ -24,7 +30,7 @@ OFFSETS_PER_ROUND = 20
 CRASH_AT_COMMIT = 2
 
 
-def plant_crash(where: str) -> None:
+def plant_crash(where: str, warehouse: Path) -> None:
     commit = TopicTable.commit
     calls = 0
 
@@ -36,9 +42,46 @@ def plant_crash(where: str) -> None:
         version = commit(self, *arguments)
         if calls == CRASH_AT_COMMIT and where == "after-commit":
             os.kill(os.getpid(), signal.SIGKILL)
+        if calls == CRASH_AT_COMMIT - 1 and where.endswith("mid-write"):
+            driver = None if where.startswith("executor") else os.getpid()
+            keeper_module.run_task = dying_task(driver, str(warehouse / "killed"))
         return version
 
     TopicTable.commit = crashing  # type: ignore[method-assign,assignment]
+
+
+def dying_task(driver: int | None, once: str) -> Callable[[bytes], bytes]:
+    """A task that writes half of its rows and then kills the driver, or its own executor; only the first of all does.
+
+    It runs in workers, which have none of the tests' modules.
+    """
+
+    def run(spec: bytes) -> bytes:
+        import pyarrow.parquet as pq
+
+        from chronik.pipeline.tables.ingest_task import run_task
+
+        write = pq.ParquetWriter.write_batch
+
+        def write_half_and_kill(self: Any, batch: Any) -> None:
+            try:
+                os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                write(self, batch)
+                return
+            write(self, batch.slice(0, batch.num_rows // 2))
+            with open(f"/proc/{os.getppid()}/stat") as stat:  # the parent is Spark's daemon, whose parent is the JVM
+                jvm = int(stat.read().rpartition(")")[2].split()[1])
+            os.kill(jvm if driver is None else driver, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        pq.ParquetWriter.write_batch = write_half_and_kill
+        try:
+            return run_task(spec)
+        finally:
+            pq.ParquetWriter.write_batch = write
+
+    return run
 
 
 def trust_the_group(bootstrap: str) -> None:
@@ -52,16 +95,23 @@ def trust_the_group(bootstrap: str) -> None:
     TopicTable.stored = stored  # type: ignore[method-assign]
 
 
+def with_process(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """How many rows a worker got, and which worker it is."""
+    for batch in batches:
+        yield pa.record_batch(
+            {"process": pa.array([os.getpid()], pa.int32()), "rows": pa.array([batch.num_rows], pa.int32())}
+        )
+
+
 def main() -> None:
     told = json.loads(sys.argv[1])
     if told.get("crash"):
-        plant_crash(told["crash"])
+        plant_crash(told["crash"], Path(told["warehouse"]))
     if told.get("trusting"):
         trust_the_group(told["bootstrap"])
     master = told.get("master", "local[1]")
     settings = {"spark.python.daemon.module": "pyspark.daemon"} if master.startswith("local-cluster") else {}
-    quiet = session_settings("local[1]")["spark.driver.extraJavaOptions"]
-    settings["spark.driver.extraJavaOptions"] = f"{quiet} -XX:TieredStopAtLevel=1"
+    settings["spark.sql.codegen.wholeStage"] = "false"  # small jobs: compiling them takes longer than running them
     settings["spark.executorEnv.PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
     spark = start_session("table driver", master, settings)
     keeper = TableKeeper(
@@ -70,16 +120,16 @@ def main() -> None:
             bootstrap=told["bootstrap"],
             warehouse=Path(told["warehouse"]),
             topics=frozenset([told["topic"]]),
-            max_offsets_per_trigger=OFFSETS_PER_ROUND,
+            max_offsets_per_trigger=told.get("offsets_per_round", OFFSETS_PER_ROUND),
         ),
         lambda progress: print(progress, flush=True),
     )
     succeeded = keeper.run_once()
     if told.get("count"):
         reader = spark.read.format("chronik").option("kafka.bootstrap.servers", told["bootstrap"])
-        frame = reader.option("subscribe", told["topic"]).option("minPartitions", "4").load()
-        hosts = frame.rdd.mapPartitions(lambda rows: [(os.getpid(), sum(1 for _ in rows))]).collect()
-        print(json.dumps({"count": sum(count for _, count in hosts), "processes": len({pid for pid, _ in hosts})}))
+        frame = reader.option("subscribe", told["topic"]).option("minPartitions", "2").load()
+        rows = frame.select("offset").mapInArrow(with_process, "process int, rows int").collect()
+        print(json.dumps({"count": sum(row.rows for row in rows), "processes": len({row.process for row in rows})}))
     spark.stop()
     sys.exit(0 if succeeded else 1)
 

@@ -20,21 +20,22 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from chronik.client import Cluster, Producer, ProducerSettings, TopicPartition
+from chronik.client.admin.groups import delete_groups
 from chronik.client.admin.topics import create_topic
 from chronik.pipeline.tables.delta_table import TopicTable
-from chronik.pipeline.tables.keeper import KeeperSettings, TableKeeper
+from chronik.pipeline.tables.keeper import GROUP, KeeperSettings, TableKeeper
+from chronik.pipeline.transforms import CHECKPOINTS
 from harness.node_process import NodeProcess, three_nodes
 from harness.waiting import eventually
 
 DRIVER = Path(__file__).parent / "table_driver.py"
 DRIVER_DEADLINE_S = 180.0
+REAL_EXECUTORS = "local-cluster[2,1,1024]"
 
 
 def run_driver(**told: Any) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     return subprocess.run(
         [sys.executable, str(DRIVER), json.dumps(told)],
-        env=environment,
         capture_output=True,
         text=True,
         timeout=DRIVER_DEADLINE_S,
@@ -78,6 +79,55 @@ def test_a_driver_killed_before_and_after_a_commit_leaves_a_table_that_equals_th
     assert landed(warehouse, name) == rows
 
 
+@pytest.mark.long
+def test_a_driver_killed_in_mid_write_leaves_files_that_the_table_does_not_have(
+    spark: SparkSession, node: NodeProcess, warehouse: Path, written: tuple[str, list[tuple[int, int, bytes]]]
+) -> None:
+    name, rows = written
+    told = {"bootstrap": node.bootstrap, "warehouse": str(warehouse), "topic": name}
+    assert run_driver(**told, crash="mid-write").returncode == -signal.SIGKILL
+    assert 0 < len(landed(warehouse, name)) < len(rows)
+    in_table = {Path(uri).name for uri in DeltaTable(str(warehouse / name)).file_uris()}
+    assert {file.name for file in (warehouse / name).glob("_day=*/*.parquet")} > in_table, "half a file is left"
+    finish(spark, node.bootstrap, warehouse, name)
+    assert landed(warehouse, name) == rows
+
+
+@pytest.mark.long
+def test_an_executor_killed_in_mid_write_is_replaced_and_its_task_done_once(
+    node: NodeProcess, warehouse: Path, written: tuple[str, list[tuple[int, int, bytes]]]
+) -> None:
+    name, rows = written
+    told = {"bootstrap": node.bootstrap, "warehouse": str(warehouse), "topic": name}
+    ended = run_driver(**told, crash="executor-mid-write", master=REAL_EXECUTORS)
+    assert ended.returncode == 0, ended.stderr
+    assert (warehouse / "killed").exists()
+    assert landed(warehouse, name) == rows
+
+
+@pytest.mark.long
+def test_a_kill_after_which_every_other_note_of_the_position_is_deleted_costs_nothing(
+    spark: SparkSession,
+    node: NodeProcess,
+    cluster: Cluster,
+    warehouse: Path,
+    written: tuple[str, list[tuple[int, int, bytes]]],
+) -> None:
+    """Checkpoints of Spark's and of Delta's, and the consumer group: only the log of the table is believed."""
+    name, rows = written
+    told = {"bootstrap": node.bootstrap, "warehouse": str(warehouse), "topic": name}
+    assert run_driver(**told, crash="after-commit").returncode == -signal.SIGKILL
+    DeltaTable(str(warehouse / name)).create_checkpoint()
+    log = warehouse / name / "_delta_log"
+    for checkpoint in [log / "_last_checkpoint", *log.glob("*.checkpoint*.parquet")]:
+        checkpoint.unlink()
+    assert not (warehouse / CHECKPOINTS).exists(), "the tables have no checkpoint of Spark's that could be deleted"
+    assert delete_groups(cluster, [GROUP]) == {GROUP: None}
+    finish(spark, node.bootstrap, warehouse, name)
+    assert landed(warehouse, name) == rows
+
+
+@pytest.mark.long
 def test_without_the_check_a_kill_after_a_commit_does_repeat_records(
     spark: SparkSession,
     node: NodeProcess,
@@ -158,7 +208,7 @@ def test_the_same_job_runs_on_executors_in_processes_of_their_own(
 ) -> None:
     name, rows = written
     told = {"bootstrap": node.bootstrap, "warehouse": str(warehouse), "topic": name, "count": True}
-    ended = run_driver(**told, master="local-cluster[2,1,1024]")
+    ended = run_driver(**told, master=REAL_EXECUTORS)
     assert ended.returncode == 0, ended.stderr
     assert landed(warehouse, name) == rows
     report = json.loads(ended.stdout.splitlines()[-1])
@@ -173,13 +223,11 @@ def test_drivers_killed_at_random_moments_leave_a_table_that_equals_the_log(
     name, rows = written
     seed = random.randrange(2**32)
     rng = random.Random(seed)
-    for _ in range(8):
+    for attempt in range(8):
+        told = {"bootstrap": node.bootstrap, "warehouse": str(warehouse), "topic": name, "offsets_per_round": 3}
+        told["master"] = REAL_EXECUTORS if attempt % 2 else "local[1]"
         process = subprocess.Popen(
-            [
-                sys.executable,
-                str(DRIVER),
-                json.dumps({"bootstrap": node.bootstrap, "warehouse": str(warehouse), "topic": name}),
-            ],
+            [sys.executable, str(DRIVER), json.dumps(told)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -187,7 +235,7 @@ def test_drivers_killed_at_random_moments_leave_a_table_that_equals_the_log(
         try:
             process.wait(rng.uniform(4, 20))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # the driver, its JVM and its Python workers
+            os.killpg(process.pid, signal.SIGKILL)  # the driver, its JVM, executors and Python workers
             process.wait()
     finish(spark, node.bootstrap, warehouse, name)
     assert landed(warehouse, name) == rows, f"seed {seed}"
