@@ -11,10 +11,10 @@ BENCH_ARGS ?=
 QUICK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test lint long interop bench demo simulate chaos clean
+.PHONY: help run setup test lint long interop bench bench-pipeline demo simulate chaos clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(VENV)/base.stamp: pyproject.toml
 	@scripts/venv $(VENV) $(PYTHON) .
@@ -52,7 +52,7 @@ simulate: setup ## Run the simulators over SEEDS=n seeds
 chaos: setup ## Random faults on three real nodes under load for MINUTES=n, with a checker
 	cd tests && ../$(BIN)/python -m chaos --minutes $(MINUTES)
 
-interop: setup ## Foreign clients: kcat, Java, Go, Node
+interop: setup ## Foreign clients: kcat, Java, Go, Node, Spark's Kafka connector
 	@scripts/interop $(BIN)/python
 
 demo: setup ## Three nodes, live events, tables, a SQL answer; under two minutes
@@ -60,6 +60,10 @@ demo: setup ## Three nodes, live events, tables, a SQL answer; under two minutes
 
 bench: setup ## Chronik beside Apache Kafka, into docs/benchmarks.md; QUICK=1 for the core rows
 	@scripts/bench $(BIN)/python $(if $(QUICK),--quick) $(BENCH_ARGS)
+
+bench-pipeline: setup ## The pipeline beside Spark's Kafka connector, into docs/benchmarks-pipeline.md
+	@scripts/spark-connector || echo "measuring without Spark's Kafka connector" >&2
+	@cd bench && ../$(BIN)/python -m pipeline_speed $(BENCH_ARGS)
 
 clean: ## Remove what set-up made (not ./data)
 	rm -rf $(VENV) $(LEGACY) .build
