@@ -128,7 +128,9 @@ def main() -> None:
     spark = start_session(
         "killed sink", "local[2,3]", {"spark.driver.extraJavaOptions": f"{quiet} -XX:TieredStopAtLevel=1"}
     )
-    copy_topic(spark, told, sink="chronik_killed").awaitTermination(QUERY_DEADLINE_S)
+    query = copy_topic(spark, told, sink="chronik_killed")
+    (Path(told["folder"]) / f"started-{os.getpid()}").touch()
+    query.awaitTermination(QUERY_DEADLINE_S)
     spark.stop()
 
 

@@ -204,8 +204,8 @@ def test_without_the_marker_a_kill_after_the_commit_does_repeat_records(
     assert len(found) == 2 * len(set(found)) > 0
 
 
-def run_driver(told: dict[str, Any], deadline_s: float = DRIVER_DEADLINE_S) -> int:
-    """Run the driver until it ends or the deadline, which kills it; its exit code."""
+def run_driver(told: dict[str, Any], *, kill_after_s: float | None = None) -> int:
+    """Run the driver until it ends, or kill it so long after its query has started; its exit code."""
     process = subprocess.Popen(
         [sys.executable, str(DRIVER), json.dumps(told)],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""},
@@ -214,7 +214,10 @@ def run_driver(told: dict[str, Any], deadline_s: float = DRIVER_DEADLINE_S) -> i
         start_new_session=True,
     )
     try:
-        return process.wait(deadline_s)
+        if kill_after_s is not None:
+            started = Path(told["folder"]) / f"started-{process.pid}"
+            eventually(lambda: started.exists() or process.poll() is not None, "a query starts", DRIVER_DEADLINE_S)
+        return process.wait(DRIVER_DEADLINE_S if kill_after_s is None else kill_after_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # the driver and its JVM
         return process.wait()
@@ -263,11 +266,13 @@ def test_leaders_and_coordinators_killed_in_the_middle_of_a_transaction_leave_ea
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_drivers_killed_at_random_moments_leave_each_record_once(
-    spark: SparkSession, cluster: Cluster, told: dict[str, Any]
+    spark: SparkSession, cluster: Cluster, told: dict[str, Any], produce: Callable[..., None]
 ) -> None:
+    more = [b"%d" % n for n in range(len(VALUES), 300)]
+    produce(told["source"], more, partition=1)
     seed = random.randrange(2**32)
     rng = random.Random(seed)
-    for _ in range(8):
-        run_driver(told, rng.uniform(4, 20))
+    codes = [run_driver(told, kill_after_s=rng.uniform(0, 8)) for _ in range(5)]
+    assert -signal.SIGKILL in codes and set(codes) <= {0, -signal.SIGKILL}, codes
     finish(spark, told)
-    assert committed(cluster, told["target"]) == VALUES, f"seed {seed}"
+    assert committed(cluster, told["target"]) == VALUES + more, f"seed {seed}"
