@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from chronik.client.admin.groups import commit_offsets
 from chronik.client.admin.topics import create_topic
 from chronik.client.cluster import Cluster
+from chronik.client.metadata import TopicPartition as Place
 from chronik.protocol.records import parse_batches, read_records
+from groups.reading import wait_committed
 from groups.transacting import DEADLINE_S, QUICK, transactional
 from groups.transacting import read_records as read
 from harness.node_process import NodeProcess
@@ -73,3 +78,56 @@ def stored(node: NodeProcess) -> list[tuple[bool, int]]:
             records = read_records(data[info.position : info.end]) if info.record_count else []
             found += [(info.is_control, record.offset) for record in records]
     return found
+
+
+INTERNAL = {
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "offsets.topic.segment.bytes": "3000",
+    "transaction.state.log.segment.bytes": "3000",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.cleaner.delete.retention.ms": "1",
+    "log.cleaner.backoff.ms": "200",
+}
+
+
+def test_coordinators_find_everything_in_internal_topics_that_were_compacted(tmp_path: Path) -> None:
+    """Markers that nobody needs are emptied after `delete.retention.ms`, and the coordinators read on."""
+    node = NodeProcess(tmp_path, settings=QUICK | INTERNAL).start()
+    group = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "tellers"})
+    try:
+        with Cluster(node.bootstrap) as cluster:
+            create_topic(cluster, "accounts", partitions=1)
+        producer = transactional(node.bootstrap, "teller")
+
+        def transact(producer: Producer, number: int, *, commit: bool) -> None:
+            producer.begin_transaction()
+            offsets = [TopicPartition("accounts", 0, number)]
+            producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), DEADLINE_S)
+            (producer.commit_transaction if commit else producer.abort_transaction)(DEADLINE_S)
+
+        for number in range(60):
+            transact(producer, number, commit=number % 3 != 2)
+        with Cluster(node.bootstrap) as cluster:
+
+            def emptied() -> bool:
+                for number in range(60):
+                    commit_offsets(cluster, "simple", {Place("accounts", 0): number})
+                return any(marker and not count for marker, count in internal_batches(node))
+
+            eventually(emptied, "a marker has lost its record", DEADLINE_S)
+        node.kill()
+        node.start()
+        wait_committed(node.bootstrap, "tellers", {0: 58})
+        wait_committed(node.bootstrap, "simple", {0: 59})
+        transact(transactional(node.bootstrap, "teller"), 70, commit=True)
+        wait_committed(node.bootstrap, "tellers", {0: 70})
+    finally:
+        group.close()
+        node.close()
+
+
+def internal_batches(node: NodeProcess) -> list[tuple[bool, int]]:
+    """(whether it is a marker, how many records it has) of the batches of `__consumer_offsets`."""
+    paths = sorted(node.data_dir.rglob("__consumer_offsets-0/*.log"))
+    return [(info.is_control, info.record_count) for path in paths for info in parse_batches(path.read_bytes())]
