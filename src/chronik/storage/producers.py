@@ -27,9 +27,6 @@ BATCHES_REMEMBERED = 5
 PRODUCERS_MAX = 20_000
 """Per partition. Beyond that, those that have been silent longest are forgotten, never one with an open transaction."""
 
-VERIFICATIONS_MAX = 10_000
-"""Transactions per partition whose coordinator is being asked at one time; the oldest question is dropped."""
-
 EVICTED_AT_ONCE = PRODUCERS_MAX // 20
 
 VERIFICATIONS_MAX = 10_000
