@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,15 @@ from chronik.client import Cluster, TopicPartition
 from chronik.client.admin.configs import ResourceType, alter_configs
 from chronik.client.admin.groups import committed_offsets
 from chronik.client.admin.topics import create_topic, delete_records, delete_topic
+from chronik.pipeline.tables import keeper as keeper_module
+from chronik.pipeline.tables.ingest_task import run_task
 from chronik.pipeline.tables.keeper import GROUP, KeeperSettings, TableKeeper, TopicProgress
 from chronik.pipeline.tables.maintenance import tidy
 from harness.node_process import NodeProcess
 
 Produce = Callable[..., None]
 DAY_MS = 86_400_000
+LANDING_DEADLINE_S = 120.0
 
 
 class Keeping:
@@ -187,6 +193,34 @@ def test_a_second_writer_neither_repeats_nor_loses_a_record(
     assert "another writer" in (results[0].error or "")
     assert [r["offset"] for r in keeping.rows(name)] == [0, 1, 2]
     assert [r["offset"] for r in keeping.rows(f"{name}__dead_letter")] == [3]
+
+
+def test_a_worker_that_dies_in_a_round_is_told_of_and_the_round_runs_again(
+    keeping: Keeping,
+    topic: Callable[..., str],
+    produce: Produce,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = topic(table_value_format="string")
+    produce(name, [b"0", b"1"])
+    died = str(tmp_path / "died")
+
+    def die_once(spec: bytes) -> bytes:
+        """Runs in a worker, which has none of the tests' modules."""
+        try:
+            os.close(os.open(died, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return run_task(spec)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return b""
+
+    monkeypatch.setattr(keeper_module, "run_task", die_once)
+    deadline = time.monotonic() + LANDING_DEADLINE_S
+    keeping.keeper(name).run_continuously(lambda: bool(keeping.reported) or time.monotonic() > deadline)
+    assert [r["value"] for r in keeping.rows(name)] == ["0", "1"]
+    assert "a job of Spark failed, trying again" in caplog.text
 
 
 def test_offsets_lost_to_retention_stop_the_topic_unless_gaps_are_allowed(

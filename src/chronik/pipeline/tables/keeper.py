@@ -19,6 +19,7 @@ from chronik.client import ClientError, Cluster, Isolation, TopicPartition
 from chronik.client.admin.groups import commit_offsets
 from chronik.pipeline.positions import earliest, latest
 from chronik.pipeline.ranges import OFFSETS_PER_TASK, OffsetRange, deal, share
+from chronik.pipeline.sql.sql_errors import explain
 from chronik.pipeline.tables.delta_table import ForeignTable, PositionMoved
 from chronik.pipeline.tables.ingest_task import TaskReport, TaskSpec, run_task
 from chronik.pipeline.tables.kept_topic import Begins, KeptTopic, Landed, columns_of_schema, uses_schema
@@ -111,6 +112,9 @@ class TableKeeper:
 
     def run_continuously(self, stopping: Callable[[], bool]) -> None:
         """Go on until told to stop. What fails is told and tried again: a topic alone, or all of them together."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
         while not stopping():
             began = time.monotonic()
             try:
@@ -119,6 +123,9 @@ class TableKeeper:
                 results = self.round()
             except (KafkaError, ClientError) as error:
                 log.warning("the cluster could not be asked, trying again: %s", error)
+                results = []
+            except (PySparkException, Py4JJavaError) as error:  # a worker or an executor died, say for lack of memory
+                log.warning("a job of Spark failed, trying again: %s", explain(error))
                 results = []
             self.maintenance.run_if_due(list(self._kept.values()))
             if not any(result.lag and not result.error for result in results):
