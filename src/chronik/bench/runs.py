@@ -22,7 +22,6 @@ from chronik.client.offsets import partitions_of
 TOPIC_PREFIX = "chronik-bench-"
 FILL_BATCH_BYTES = 256 * 1024
 FILL_DEADLINE_S = 600.0
-LEADER_DEADLINE_S = 30.0
 
 
 class TopicPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The worker that writes: batches made in advance, several requests under way per broker, answers timed.
 
 A latency counts to when the acknowledgement was read: with a rate, from when a message was due (see `arrivals`);
-without one, from when its batch was handed to the connection. Batches go to the partitions in turn. A batch that fails is counted and not sent again: this is a meter, not a producer.
+without one, from when its batch was handed to the connection. Batches go to the partitions in turn. A batch that fails
+is counted and not sent again: this is a meter, not a producer.
 """
 
 from __future__ import annotations

@@ -13,12 +13,11 @@ Rules:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
-from chronik.protocol.wire import ZERO_UUID
 
 SESSIONS_MAX = 1000
 """Kafka's default of max.incremental.fetch.session.cache.slots."""
@@ -171,8 +170,3 @@ def wanted_of(request: FetchRequest) -> Iterator[Wanted]:
     for topic in request.topics:
         for asked in topic.partitions:
             yield Wanted(topic.topic, topic.topic_id, asked)
-
-
-def is_named_by_id(wanted: Iterable[Wanted]) -> bool:
-    """Whether any of these is named by id."""
-    return any(item.topic_id != ZERO_UUID for item in wanted)

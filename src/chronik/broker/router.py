@@ -82,11 +82,6 @@ class Router:
         self._tasks: set[asyncio.Task[None]] = set()
         self._debug = log.is_enabled_for(10)
 
-    def preload(self) -> None:
-        """Import every handler now; for tests, and for nodes that are idle after their start."""
-        for route in self._routes.values():
-            route.load()
-
     def close(self) -> None:
         """Cancel what still runs for clients."""
         for task in self._tasks:
