@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from chronik.cli.cluster import administer
+from chronik.client.cluster import Cluster
+from chronik.client.errors import ClientError
 from harness.command import chronik, chronik_json
 from harness.ports import free_port
 from harness.waiting import eventually
@@ -61,7 +65,12 @@ def local(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def _online(local: LocalCluster) -> list[int]:
-    view = chronik_json("cluster", "describe", "--bootstrap", f"127.0.0.1:{local.port + 1}")
+    """As node 2 says."""
+    with Cluster(f"127.0.0.1:{local.port + 1}") as cluster:
+        try:
+            view = administer(cluster, "status")
+        except ClientError as error:
+            raise OSError(str(error)) from error
     return [broker["node_id"] for broker in view["brokers"] if broker["status"] == "online"]
 
 
@@ -86,6 +95,6 @@ def test_a_local_cluster_lives_loses_a_node_stops_and_continues(local: LocalClus
 
 
 def test_a_taken_port_is_one_clear_line(local: LocalCluster) -> None:
-    local.start()
-    complaint = chronik("cluster", "start", "--nodes", "1", "--port", str(local.port), "--http", "off", code=2)
+    with socket.create_server(("127.0.0.1", local.port)):
+        complaint = chronik("cluster", "start", "--nodes", "1", "--port", str(local.port), "--http", "off", code=2)
     assert str(local.port) in complaint and "in use" in complaint and len(complaint.strip().splitlines()) == 1

@@ -26,6 +26,7 @@ REFUSALS = {
     ErrorCode.REQUEST_TIMED_OUT,
 }
 LEASE_IS_OVER_S = 5.0
+LAG_LIMIT_MS = 3000  # a leader cut off from one follower waits this long for it, when nobody is dead
 _numbers = itertools.count(1)
 
 
@@ -38,7 +39,7 @@ def network() -> Iterator[FaultProxy]:
 
 @pytest.fixture(scope="module")
 def trio(network: FaultProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
-    made = three_nodes(tmp_path_factory.mktemp("trio"), network=network)
+    made = three_nodes(tmp_path_factory.mktemp("trio"), {"replica.lag.time.max.ms": str(LAG_LIMIT_MS)}, network=network)
     for node in made:
         node.start(wait=False)
     wait_until_agreed(made, brokers=ALL)

@@ -71,7 +71,7 @@ def test_connections_that_come_and_go_leave_nothing_behind(trio: list[NodeProces
 
 
 def test_an_idle_cluster_elects_nobody_and_uses_next_to_nothing(trio: list[NodeProcess]) -> None:
-    stay_idle(trio, 10.0)
+    stay_idle(trio, 6.0)
 
 
 @pytest.mark.long

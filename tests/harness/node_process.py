@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,15 @@ class NodeProcess:
             return "ready" in self.log_since_start()
 
         eventually(ready, f"node {self.node_id} prints ready", deadline_s)
+
+    def wait_listening(self, deadline_s: float = READY_DEADLINE_S) -> None:
+        """Until clients are let in, which waits for no other node."""
+
+        def listening() -> bool:
+            with socket.create_connection(("127.0.0.1", self.kafka_port), timeout=1.0):
+                return True
+
+        eventually(listening, f"node {self.node_id} listens", deadline_s)
 
     def log_since_start(self) -> str:
         with self.log_path.open("rb") as log:
