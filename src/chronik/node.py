@@ -106,6 +106,7 @@ class Node:
         self.folder = folder
         self.kafka = config.kafka
         self.http: HttpServer | None = None
+        self._http_listener: socket.socket | None = None
         self._cluster_id = ""
         self._stop_requested = asyncio.Event()
 
@@ -224,6 +225,8 @@ class Node:
         self.store.subscribe(self._cluster_named)
         self.raft.on_failure(self._consensus_failed)
         self.controller.start()
+        if self.config.http is not None:
+            self._http_listener = self._http_socket(self.config.http)
         host, port = await self._bind("Kafka", self.config.kafka, self.listener.start(*_where(self.config.kafka)))
         self.kafka = Address(host, port)
         await self._bind("peer", self.config.peer, self.raft.start())
@@ -233,7 +236,7 @@ class Node:
         self.replicas.start()
         self.registration.start()
         await self._say_ready()
-        self.http = self._start_http() if self.config.http is not None else None
+        self.http = self._start_http(self._http_listener) if self._http_listener is not None else None
         tune_collector()
 
     async def _bind(self, name: str, address: Address, start: Awaitable[T]) -> T:
@@ -269,15 +272,14 @@ class Node:
         if sys.stdout.isatty():
             print(f"next: chronik topic create orders --bootstrap {self.kafka}   (Ctrl-C ends the node)", flush=True)
 
-    def _start_http(self) -> HttpServer:
+    def _start_http(self, listener: socket.socket) -> HttpServer:
         """Only now is the HTTP side imported: nobody who writes or reads records waits for it."""
         from chronik.http.exposition import Exposition, NodeCollector
         from chronik.http.server import HttpServer
 
-        assert self.config.http is not None
         exposition = Exposition(NodeCollector(self.services.metrics, [lambda: status.readings(self)]))
         server = HttpServer(
-            self._http_socket(self.config.http),
+            listener,
             health=lambda: status.health(self),
             exposition=exposition,
             status=lambda: {**self.administration.view(), "health": status.health(self)},

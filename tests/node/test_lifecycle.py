@@ -22,16 +22,17 @@ STOP_LIMIT_S = 5.0
 REFUSAL_DEADLINE_S = 20.0
 
 
-def refused(*arguments: str, environment: dict[str, str] | None = None) -> str:
+def refused(*arguments: str, http: str = "off", environment: dict[str, str] | None = None) -> str:
     """Runs `chronik start` that must not start; returns its one line."""
     result = subprocess.run(
-        [sys.executable, "-m", "chronik", "start", "--http", "off", *arguments],
+        [sys.executable, "-m", "chronik", "start", "--http", http, *arguments],
         capture_output=True,
         text=True,
         timeout=REFUSAL_DEADLINE_S,
         env=environment,
     )
     assert result.returncode == 2, result
+    assert "ready" not in result.stdout
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1, result.stderr
     assert "Traceback" not in result.stderr
@@ -94,6 +95,16 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         line = refused("--data-dir", str(tmp_path / "d"), "--kafka", f"127.0.0.1:{port}", "--peer", "127.0.0.1:0")
     assert str(port) in line and "in use" in line
+
+
+def test_an_http_port_in_use_is_one_clear_line_and_nothing_was_ready(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        addresses = ("--kafka", "127.0.0.1:0", "--peer", "127.0.0.1:0")
+        line = refused("--data-dir", str(tmp_path / "d"), *addresses, http=f"127.0.0.1:{port}")
+    assert str(port) in line and "--http" in line
 
 
 def test_a_locked_data_folder_is_one_clear_line(fresh_node: NodeProcess) -> None:
