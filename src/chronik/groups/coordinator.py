@@ -15,9 +15,10 @@ from uuid import uuid4
 import structlog
 
 from chronik.cluster.internal_topics import OFFSETS_TOPIC
-from chronik.coordination.loader import Loader, Status
+from chronik.coordination.led_shards import LedShards
+from chronik.coordination.loader import Status
 from chronik.coordination.timers import SteadyClock, Timers
-from chronik.coordination.topic_access import InternalTopicAccess, partition_for
+from chronik.coordination.topic_access import InternalTopicAccess
 from chronik.groups.assignors import ASSIGNORS
 from chronik.groups.classic_state import ClassicSettings
 from chronik.groups.consumer_group import TopicsView
@@ -85,9 +86,7 @@ class GroupCoordinator:
         self._replicas = replicas
         self._new_member_id = new_member_id if new_member_id is not None else _new_member_id
         self._expiry_interval_ms = configs.broker_int("offsets.retention.check.interval.ms")
-        self._shards: dict[int, Shard] = {}
-        self._loader = Loader()
-        self._closed = False
+        self.shards = LedShards(self.topic, self._new_shard, Shard.close)
         self._topics_version = 0
         self._unsubscribe: Callable[[], None] | None = None
 
@@ -95,33 +94,21 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Follows leadership from now on."""
-        self._replicas.on_leadership(self._leadership)
+        self._replicas.on_leadership(self.shards.leadership)
         self._unsubscribe = self.store.subscribe(self._changed)
         self.timers.schedule(self.clock_ms() + WRITE_SWEEP_MS, self._sweep_writes)
         self.timers.schedule(self.clock_ms() + self._expiry_interval_ms, self._sweep_offsets)
 
     def stop(self) -> None:
         """Tells everybody who waits that this node no longer coordinates."""
-        self._closed = True
         if self._unsubscribe is not None:
             self._unsubscribe()
-        self._loader.close()
         self.lag.close()
         self.timers.close()
-        for shard in self._shards.values():
-            shard.close()
-        self._shards.clear()
+        self.shards.close()
 
-    def _leadership(self, partition: Partition, leads: bool) -> None:
-        if partition.topic != OFFSETS_TOPIC or self._closed:
-            return
-        previous = self._shards.pop(partition.index, None)
-        if previous is not None:
-            previous.close()
-        if leads:
-            shard = Shard(partition, self.settings, self.timers, self.clock_ms, self._new_member_id, self.topics)
-            self._shards[partition.index] = shard
-            self._loader.load(shard)
+    def _new_shard(self, partition: Partition) -> Shard:
+        return Shard(partition, self.settings, self.timers, self.clock_ms, self._new_member_id, self.topics)
 
     def topics(self) -> TopicsView:
         """The topics there are now, with a number that changes when they do."""
@@ -136,8 +123,7 @@ class GroupCoordinator:
 
     def _sweep_writes(self) -> None:
         now_ms = self.clock_ms()
-        for shard in self._shards.values():
-            shard.writer.expire(now_ms)
+        self.shards.expire_writes(now_ms)
         self.timers.schedule(now_ms + WRITE_SWEEP_MS, self._sweep_writes)
 
     def _sweep_offsets(self) -> None:
@@ -157,33 +143,13 @@ class GroupCoordinator:
 
     def active(self) -> Iterator[Shard]:
         """The shards that answer for their groups."""
-        return (shard for shard in self._shards.values() if shard.status is Status.ACTIVE)
-
-    def shard_at(self, index: int) -> Shard | None:
-        return self._shards.get(index)
-
-    def shards_loading(self) -> bool:
-        return any(shard.status is Status.LOADING for shard in self._shards.values())
+        return self.shards.active()
 
     def shard_of(self, group_id: str, *, empty_id: bool = False) -> Shard:
         """The shard of a group. Raises KafkaError when this node does not, or not yet, coordinate it."""
         if not group_id and not empty_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group needs a name; set group.id")
-        partitions = self.topic.partitions
-        if self._closed or not partitions:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator yet; ask FindCoordinator, then try again"
-            )
-        shard = self._shards.get(partition_for(group_id, partitions))
-        if shard is None:
-            raise KafkaError(
-                ErrorCode.NOT_COORDINATOR, f"this node does not coordinate group {group_id}; ask FindCoordinator again"
-            )
-        if shard.status is Status.LOADING:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the state of group {group_id} is being loaded; try again"
-            )
-        return shard
+        return self.shards.of(group_id, f"group {group_id}")
 
     def coordinator_of(self, key: str) -> BrokerInfo | None:
         """The broker that coordinates a group, if that is known and it is alive."""
@@ -301,7 +267,7 @@ class GroupCoordinator:
 
     def complete_transaction(self, partition: int, producer_id: int, commit: bool) -> None:
         """A marker for the producer is in this partition of `__consumer_offsets`: its pending offsets count, or go."""
-        shard = self._shards.get(partition)
+        shard = self.shards.at(partition)
         if shard is not None and shard.status is Status.ACTIVE:
             shard.complete_transaction(producer_id, commit)
 

@@ -34,7 +34,7 @@ class GroupAdmin:
 
     def listing(self, states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
         """Groups in these states and of these types; no states or no types means all. Case does not matter."""
-        if self._coordinator.shards_loading():
+        if self._coordinator.shards.are_loading:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being loaded; try again")
         wanted_states = {state.lower() for state in states}
         wanted_types = {kind.lower() for kind in types}

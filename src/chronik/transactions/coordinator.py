@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from chronik.cluster.internal_topics import TRANSACTIONS_TOPIC
-from chronik.coordination.loader import Loader, Status
+from chronik.coordination.led_shards import LedShards
+from chronik.coordination.loader import Status
 from chronik.coordination.timers import SteadyClock, Timers
-from chronik.coordination.topic_access import InternalTopicAccess, partition_for
+from chronik.coordination.topic_access import InternalTopicAccess
 from chronik.metadata.store import as_kafka_error
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.transactions import state
@@ -75,16 +76,14 @@ class TransactionCoordinator:
         self._expiration_ms = configs.broker_int("transactional.id.expiration.ms")
         self._expiry_interval_ms = configs.broker_int("transaction.remove.expired.transaction.cleanup.interval.ms")
         self._timers = Timers(self.clock_ms)
-        self._loader = Loader()
-        self._shards: dict[int, TransactionShard] = {}
+        self.shards = LedShards(self.topic, self._new_shard, self._close)
         self._completions: dict[asyncio.Task[None], TransactionShard] = {}
-        self._closed = False
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Follows leadership from now on."""
-        self._replicas.on_leadership(self._leadership)
+        self._replicas.on_leadership(self.shards.leadership)
         now_ms = self.clock_ms()
         self._timers.schedule(now_ms + WRITE_SWEEP_MS, self._sweep_writes)
         self._timers.schedule(now_ms + self._abort_interval_ms, self._sweep_overdue)
@@ -92,23 +91,11 @@ class TransactionCoordinator:
 
     def stop(self) -> None:
         """Whoever waits is told that this node no longer coordinates."""
-        self._closed = True
-        self._loader.close()
         self._timers.close()
-        for shard in list(self._shards.values()):
-            self._close(shard)
-        self._shards.clear()
+        self.shards.close()
 
-    def _leadership(self, partition: Partition, leads: bool) -> None:
-        if partition.topic != TRANSACTIONS_TOPIC or self._closed:
-            return
-        previous = self._shards.pop(partition.index, None)
-        if previous is not None:
-            self._close(previous)
-        if leads:
-            shard = TransactionShard(partition, self.clock_ms, self._prepared)
-            self._shards[partition.index] = shard
-            self._loader.load(shard)
+    def _new_shard(self, partition: Partition) -> TransactionShard:
+        return TransactionShard(partition, self.clock_ms, self._prepared)
 
     def _close(self, shard: TransactionShard) -> None:
         shard.close()
@@ -118,8 +105,7 @@ class TransactionCoordinator:
 
     def _sweep_writes(self) -> None:
         now_ms = self.clock_ms()
-        for shard in self._shards.values():
-            shard.writer.expire(now_ms)
+        self.shards.expire_writes(now_ms)
         self._timers.schedule(now_ms + WRITE_SWEEP_MS, self._sweep_writes)
 
     def _sweep_overdue(self) -> None:
@@ -149,32 +135,13 @@ class TransactionCoordinator:
 
     def active(self) -> Iterator[TransactionShard]:
         """The shards that answer for their ids."""
-        return (shard for shard in self._shards.values() if shard.status is Status.ACTIVE)
-
-    @property
-    def is_loading(self) -> bool:
-        return any(shard.status is Status.LOADING for shard in self._shards.values())
+        return self.shards.active()
 
     def shard_of(self, transactional_id: str) -> TransactionShard:
         """Raises KafkaError when this node does not, or not yet, coordinate the id."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
-        partitions = self.topic.partitions
-        if self._closed or not partitions:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator yet; ask FindCoordinator, then try again"
-            )
-        shard = self._shards.get(partition_for(transactional_id, partitions))
-        if shard is None:
-            raise KafkaError(
-                ErrorCode.NOT_COORDINATOR,
-                f"this node does not coordinate {transactional_id}; ask FindCoordinator",
-            )
-        if shard.status is Status.LOADING:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the state of {transactional_id} is being loaded; try again"
-            )
-        return shard
+        return self.shards.of(transactional_id, transactional_id)
 
     def coordinator_of(self, key: str) -> BrokerInfo | None:
         """The broker that coordinates an id, if that is known and it is alive."""

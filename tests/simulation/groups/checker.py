@@ -39,7 +39,7 @@ class Checker:
     def owners_changed(self) -> None:
         """Called when a member of the KIP-848 group takes over what it was told to."""
         node = self.world.node
-        shard = node.coordinator.shard_at(0) if node is not None else None
+        shard = node.coordinator.shards.at(0) if node is not None else None
         group = shard.group("consumer") if shard is not None else None
         if not isinstance(group, ConsumerGroup):
             return

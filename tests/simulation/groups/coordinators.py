@@ -63,8 +63,8 @@ class Node:
     def crash(self) -> None:
         """kill -9: nothing is ever heard of it again."""
         self.alive = False
-        self.coordinator._shards.clear()
-        self.coordinator._loader.close()
+        self.coordinator.shards._shards.clear()
+        self.coordinator.shards._loader.close()
         self.coordinator.timers.close()
 
 

@@ -114,7 +114,7 @@ class History:
             if log.producers.open or log.last_stable_offset != log.end:
                 return f"{log.place} is stable to {log.last_stable_offset} of {log.end}"
         for node in self._world.nodes.values():
-            if node.coordinator.is_loading:
+            if node.coordinator.shards.are_loading:
                 return f"node {node.node_id} is loading"
             for txn in node.coordinator.transactions():
                 if txn.state not in IDLE:

@@ -103,7 +103,7 @@ class CoordinatingNode:
         """The lead of a partition of the offsets topic goes and comes back: everything is read from the log."""
         await self.move_lead("__consumer_offsets", partition, NO_LEADER)
         await self.move_lead("__consumer_offsets", partition, NODE_ID)
-        await self.until(lambda: not self.groups.shards_loading(), "loaded")
+        await self.until(lambda: not self.groups.shards.are_loading, "loaded")
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         end = asyncio.get_running_loop().time() + DEADLINE_S

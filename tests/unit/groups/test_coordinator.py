@@ -423,19 +423,19 @@ async def test_while_a_group_is_loading_clients_are_told_to_wait_and_heartbeats_
     partition = partition_for("g", PARTITIONS)
     await node.move_lead("__consumer_offsets", partition, NO_LEADER)
     gate = asyncio.Event()
-    original = node.groups._loader._load
+    original = node.groups.shards._loader._load
 
     async def slowly(shard: Any) -> None:
         await gate.wait()
         await original(shard)
 
-    node.groups._loader._load = slowly  # type: ignore[method-assign]
+    node.groups.shards._loader._load = slowly  # type: ignore[method-assign]
     await node.move_lead("__consumer_offsets", partition, 1)
     assert codes(await node.ask(commit(topic_id, {0: 2}), 8)) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     assert (await node.ask(ListGroupsRequest(), 4)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert (await node.ask(HeartbeatRequest(group_id="g"), 3)).error_code == 0
     gate.set()
-    await node.until(lambda: not node.groups.shards_loading(), "loaded")
+    await node.until(lambda: not node.groups.shards.are_loading, "loaded")
     assert (await fetched(node))["t", 0].committed_offset == 1
 
 

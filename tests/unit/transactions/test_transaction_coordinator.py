@@ -205,7 +205,7 @@ def test_a_coordinator_that_loads_says_so(pair: Pair) -> None:
     log.move(2, log.end)
     node = pair.node(2)
     node.loop.inside(node.learn, (STATE, 0), Info(log.leader, log.epoch))
-    assert node.coordinator.is_loading
+    assert node.coordinator.shards.are_loading
     with pytest.raises(KafkaError) as caught:
         node.coordinator.describe("t")
     assert caught.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -25,7 +25,7 @@ _STATES = {state.label: state for state in State}
 
 def list_transactions(request: ListTransactionsRequest, ctx: RequestContext) -> ListTransactionsResponse:
     coordinator = ctx.coordinators["transactions"]
-    if coordinator.is_loading:
+    if coordinator.shards.are_loading:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are being loaded; try again")
     states = {_STATES[name] for name in request.state_filters if name in _STATES}
     producers = set(request.producer_id_filters)
