@@ -164,6 +164,30 @@ def test_the_end_offset_is_right_immediately_after_an_acknowledgement(trio: list
             assert at.fetch(topic, 0, number).high_watermark == number + 1
 
 
+def test_deleted_records_stay_deleted_when_another_node_leads(trio: list[NodeProcess]) -> None:
+    leader, follower, witness = roles(trio)
+    topic = new_topic(witness, [leader.node_id, follower.node_id, witness.node_id], min_insync_replicas="2")
+    with OneNode(leader) as at:
+        for number in range(10):
+            assert at.produce(topic, 0, b"%d" % number).error is ErrorCode.NONE
+        assert at.delete(topic, 0, 7) == (ErrorCode.NONE, 7)
+        follower.pause()
+        try:
+            assert at.delete(topic, 0, 8, timeout_ms=300) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        finally:
+            follower.resume()
+        assert at.delete(topic, 0, 8) == (ErrorCode.NONE, 8)
+    leader.kill()
+    with OneNode(witness) as seen:
+        eventually(lambda: seen.partition(topic).leader not in (leader.node_id, -1), "another leads")
+        successor = trio[seen.partition(topic).leader - 1]
+    with OneNode(successor) as at:
+        eventually(lambda: at.fetch(topic, 0, 8).values == [b"8", b"9"], "it serves what is left")
+        assert at.fetch(topic, 0, 7).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    leader.start(wait=False)
+    wait_until_agreed(trio, brokers=ALL)
+
+
 def test_data_that_metadata_does_not_know_is_set_aside_and_not_deleted(trio: list[NodeProcess]) -> None:
     topic = new_topic(trio[0], ALL)
     with OneNode(trio[0]) as at:

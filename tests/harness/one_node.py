@@ -11,6 +11,12 @@ from chronik.client.connection import Connection, ConnectionSettings
 from chronik.client.errors import ClientError
 from chronik.protocol.codec import Message
 from chronik.protocol.errors import ErrorCode
+from chronik.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from chronik.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from chronik.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from chronik.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -95,6 +101,15 @@ class OneNode:
             for record in read_records(memoryview(records)[batch.position :])
         ]
         return Fetched(ErrorCode(answer.error_code), answer.high_watermark, values)
+
+    def delete(self, topic: str, partition: int, before: int, *, timeout_ms: int = 5000) -> tuple[ErrorCode, int]:
+        """Forgets the records before an offset; tells where the log starts then."""
+        asked = DeleteRecordsTopic(
+            name=topic, partitions=[DeleteRecordsPartition(partition_index=partition, offset=before)]
+        )
+        request = DeleteRecordsRequest(topics=[asked], timeout_ms=timeout_ms)
+        answer = self._call(request, DeleteRecordsResponse).topics[0].partitions[0]
+        return ErrorCode(answer.error_code), answer.low_watermark
 
     def partition(self, topic: str, partition: int = 0, *, create: bool = False) -> PartitionView:
         """What this node says about a partition."""

@@ -16,7 +16,7 @@ import structlog
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.replication import throttle, wire
-from chronik.replication.wire import Added, Buffer, FetchRequest, FetchResponse, PartitionResult
+from chronik.replication.wire import Added, Buffer, FetchRequest, FetchResponse, PartitionResult, Progress
 
 if TYPE_CHECKING:
     from chronik.replication.leadership import Follower, Leadership
@@ -69,8 +69,10 @@ class FetchSlot:
             self.session.ready[self] = None
             self.session.wake()
 
-    def watermark_moved(self) -> None:
+    def watermark_moved(self, *, at_once: bool = False) -> None:
         self.session.moved[self] = None
+        if at_once:
+            self.session.wake()
 
 
 class FetchSession:
@@ -197,12 +199,13 @@ class FetchServer:
         for number in request.removed:
             session.drop(number)
         for progress in request.progress:
-            self._progressed(session, progress.slot, progress.fetch_offset, progress.synced_offset)
+            self._progressed(session, progress)
         for added in request.added:
             self._add(session, added)
         return session
 
-    def _progressed(self, session: FetchSession, number: int, fetch_offset: int, synced_offset: int) -> None:
+    def _progressed(self, session: FetchSession, progress: Progress) -> None:
+        number, fetch_offset = progress.slot, progress.fetch_offset
         slot = session.slots.get(number)
         if slot is None:
             return
@@ -212,7 +215,7 @@ class FetchServer:
         if fetch_offset != slot.fetch_offset:
             slot.sent = False
             slot.fetch_offset = fetch_offset
-        slot.partition.follower_progress(slot.follower, fetch_offset, synced_offset)
+        slot.partition.follower_progress(slot.follower, fetch_offset, progress.synced_offset, progress.log_start_offset)
         if not slot.sent and fetch_offset < slot.partition.end_offset:
             session.ready[slot] = None
 
@@ -238,8 +241,7 @@ class FetchServer:
         slot.fetch_offset = added.fetch_offset
         session.slots[added.slot] = slot
         follower.link = slot
-        follower.log_start_offset = added.log_start_offset
-        partition.follower_progress(follower, added.fetch_offset, added.synced_offset)
+        partition.follower_progress(follower, added.fetch_offset, added.synced_offset, added.log_start_offset)
         session.moved[slot] = None
         if added.fetch_offset < partition.end_offset:
             session.ready[slot] = None

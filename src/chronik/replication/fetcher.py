@@ -138,7 +138,12 @@ class LeaderFetcher:
     def _request(self, max_wait_ms: int) -> FetchRequest:
         added = [self._name(followed) for followed in _take(self._added, wire.MAX_ADDED_PER_REQUEST)]
         progress = [
-            Progress(followed.slot, followed.partition.end_offset, followed.partition.synced_offset)
+            Progress(
+                followed.slot,
+                followed.partition.end_offset,
+                followed.partition.synced_offset,
+                followed.partition.log_start_offset,
+            )
             for followed in _take(self._progress, wire.MAX_PROGRESS_PER_REQUEST)
         ]
         removed = _take(self._removed, wire.MAX_PROGRESS_PER_REQUEST)
@@ -260,7 +265,7 @@ class LeaderFetcher:
             verdict = followed.take_in(result, data)
             if len(data):
                 self._replicas.metrics.bytes_fetched += len(data)
-            if verdict == Followed.GROWN:
+            if verdict in (Followed.GROWN, Followed.SHORTENED):
                 self._progress[followed] = None
             elif verdict == Followed.START_OVER:
                 self.follow(followed)

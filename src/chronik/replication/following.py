@@ -24,6 +24,7 @@ class Followed:
     GROWN = 1  # records were appended
     START_OVER = 2  # the log was cut or restarted: name it to the leader again
     REST = 3  # not now: try again after a pause
+    SHORTENED = 4  # the log starts later
 
     __slots__ = ("_metrics", "_trouble", "leader", "leader_epoch", "partition", "slot")
 
@@ -43,8 +44,8 @@ class Followed:
             if result.diverging_end != UNKNOWN_OFFSET:
                 return self._cut(EpochEnd(result.diverging_epoch, result.diverging_end))
             verdict = self._append(records) if len(records) else self.NOTHING
-            if verdict != self.START_OVER:
-                self._watermarks(result)
+            if verdict != self.START_OVER and self._watermarks(result) and verdict == self.NOTHING:
+                verdict = self.SHORTENED
             if self._trouble is not None and verdict == self.GROWN:
                 self._trouble = None
                 self._say("this replica follows again")
@@ -66,16 +67,19 @@ class Followed:
         partition.log.append_replica(records)
         return self.GROWN
 
-    def _watermarks(self, result: PartitionResult) -> None:
+    def _watermarks(self, result: PartitionResult) -> bool:
+        """Takes the leader's over; tells whether the log starts later now."""
         own = self.partition.opened_log
         if own is None:
-            return
+            return False
         high_watermark = min(result.high_watermark, own.end_offset)
         if high_watermark > own.high_watermark:
             own.set_high_watermark(high_watermark)
         log_start = min(result.log_start_offset, own.high_watermark)
-        if log_start > own.log_start_offset:
-            own.delete_records_to(log_start)
+        if log_start <= own.log_start_offset:
+            return False
+        own.delete_records_to(log_start)
+        return True
 
     def _refused(self, result: PartitionResult) -> int:
         partition = self.partition

@@ -26,8 +26,8 @@ class FollowerLink(Protocol):
         """The leader's log has grown: the next answer must carry it, and one that waits must not wait on."""
         ...
 
-    def watermark_moved(self) -> None:
-        """High watermark or log start moved: the next answer carries them, but need not hurry."""
+    def watermark_moved(self, *, at_once: bool = False) -> None:
+        """High watermark or log start moved: the next answer carries them, and need not hurry unless `at_once`."""
         ...
 
 
@@ -116,10 +116,15 @@ class Leadership:
             if follower.link is not None:
                 follower.link.data_available()
 
-    def watermark_moved(self) -> None:
+    def watermark_moved(self, *, at_once: bool = False) -> None:
         for follower in self.followers.values():
             if follower.link is not None:
-                follower.link.watermark_moved()
+                follower.link.watermark_moved(at_once=at_once)
+
+    def low_watermark(self, own_start: int) -> int:
+        """The first offset that any of the in-sync replicas, of whom each may lead next, still has."""
+        starts = [self.followers[node].log_start_offset for node in self.maximal_isr if node in self.followers]
+        return min(own_start, *starts) if starts else own_start
 
     def unsettled(self, leader_end: int) -> bool:
         """Whether a member is behind, or a replica is no member: only then can the ISR have to change."""

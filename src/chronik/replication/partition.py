@@ -16,7 +16,14 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.replication.commits import CommitQueue
 from chronik.replication.leadership import Follower, Leadership
 from chronik.replication.replica import CONSUMER, UNASSIGNED, Isolation, Replica, ReplicaHost
-from chronik.replication.replica_state import NO_EPOCH, EpochEnd, divergence, next_high_watermark, sees_the_past
+from chronik.replication.replica_state import (
+    NO_EPOCH,
+    UNKNOWN_OFFSET,
+    EpochEnd,
+    divergence,
+    next_high_watermark,
+    sees_the_past,
+)
 from chronik.replication.settings import ReplicaSettings
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ Buffer = bytes | bytearray | memoryview
 class Partition(Replica):
     """The replica of one partition, and what clients and followers may do with it."""
 
-    __slots__ = ("_commits", "_lead")
+    __slots__ = ("_commits", "_deletions", "_lead")
 
     def __init__(
         self,
@@ -46,6 +53,7 @@ class Partition(Replica):
     ) -> None:
         self._lead: Leadership | None = None
         self._commits: CommitQueue | None = None
+        self._deletions: CommitQueue | None = None
         super().__init__(host, topic, topic_id, index, settings, log)
 
     def __repr__(self) -> str:
@@ -84,6 +92,7 @@ class Partition(Replica):
             return
         if lead is not None and info.leader_epoch == previous.leader_epoch:
             lead.update(info, self._host.clock())
+            self._deleted()
             self.reconsider_isr()
         else:
             if lead is not None and info.leader_epoch > previous.leader_epoch + 1:
@@ -112,8 +121,9 @@ class Partition(Replica):
 
     def _resign(self) -> None:
         self._lead = None
-        if self._commits is not None:
-            self._commits.fail(self._not_leader)
+        for waiting in (self._commits, self._deletions):
+            if waiting is not None:
+                waiting.fail(self._not_leader)
         self._wake()
 
     def _not_leader(self) -> KafkaError:
@@ -259,11 +269,16 @@ class Partition(Replica):
             EpochEnd(*self._log.end_offset_for_epoch(last_epoch)) if self._log is not None else EpochEnd(NO_EPOCH, 0),
         )
 
-    def follower_progress(self, follower: Follower, end_offset: int, synced_offset: int) -> None:
+    def follower_progress(
+        self, follower: Follower, end_offset: int, synced_offset: int, log_start: int = UNKNOWN_OFFSET
+    ) -> None:
         """A follower whose log was compared says how far it is."""
         lead = self._lead
         if lead is None:
             return
+        if log_start not in (UNKNOWN_OFFSET, follower.log_start_offset):
+            follower.log_start_offset = log_start
+            self._deleted()
         follower.report(end_offset, synced_offset, self.end_offset, self._host.clock())
         if follower.node_id not in lead.maximal_isr and self._may_join(follower.node_id):
             self._host.isr_may_change(self)
@@ -366,7 +381,8 @@ class Partition(Replica):
         self.advance_high_watermark()
 
     def delete_records(self, offset: int) -> int:
-        """Forgets everything below `offset` (-1: below the high watermark); returns where the log starts now."""
+        """Forgets everything below `offset` (-1: below the high watermark); returns where the log starts now. Others
+        may lead and show it until `deleted` says that they have forgotten it, too."""
         lead = self._lead
         if lead is None or not self._host.lease.held():
             raise self._not_leader()
@@ -378,5 +394,20 @@ class Partition(Replica):
             )
         if target > self.log_start_offset:
             self.log.delete_records_to(target)
-            lead.watermark_moved()
+            lead.watermark_moved(at_once=True)
         return self.log_start_offset
+
+    def deleted(self, offset: int) -> asyncio.Future[None] | None:
+        """None when no replica in sync has anything below `offset`; else a future for that moment, which fails with
+        NOT_LEADER_OR_FOLLOWER when this node stops being the leader before."""
+        if self._lead is None:
+            raise self._not_leader()
+        if self._lead.low_watermark(self.log_start_offset) >= offset:
+            return None
+        if self._deletions is None:
+            self._deletions = CommitQueue()
+        return self._deletions.add(offset)
+
+    def _deleted(self) -> None:
+        if self._deletions and self._lead is not None:
+            self._deletions.reached(self._lead.low_watermark(self.log_start_offset), None)

@@ -43,11 +43,12 @@ class Added(msgspec.Struct, array_like=True, gc=False):
 
 
 class Progress(msgspec.Struct, array_like=True, gc=False):
-    """How far the follower's log reaches now, and how far of it is synced."""
+    """How far the follower's log reaches now, how far of it is synced, and where it starts."""
 
     slot: int
     fetch_offset: int
     synced_offset: int
+    log_start_offset: int = UNKNOWN_OFFSET
 
 
 class FetchRequest(msgspec.Struct, array_like=True):

@@ -13,9 +13,11 @@ from chronik.metadata.commands import (
     ConfigOperation,
     FinishAssignment,
     FinishedAssignment,
+    IsrChange,
     Reassignment,
     SetConfig,
     UpdateBrokerStatus,
+    UpdateIsr,
 )
 from chronik.metadata.model import BrokerStatus, ResourceType
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -340,6 +342,42 @@ async def test_a_leader_whose_disk_was_full_for_a_moment_is_not_put_out_for_ever
     leader.append(writable(2), required_acks=-1, now_ms=1)
     await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
     assert leader.is_leader and set(leader.isr) == {1, 2, 3}
+
+
+async def test_records_are_deleted_when_no_replica_in_sync_has_them_any_more(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1, 2, 3, 4), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(4) or asyncio.sleep(0), 5)
+    assert leader.delete_records(3) == 3
+    deleted = leader.deleted(3)
+    assert deleted is not None and not deleted.done(), "the followers have not heard of it yet"
+    await asyncio.wait_for(deleted, 0.4)  # less than a long poll
+    for node_id in (2, 3):
+        assert nodes.partition(node_id, "events").log_start_offset == 3
+    assert leader.deleted(3) is None
+
+
+async def test_a_deletion_waits_for_no_replica_that_left_and_fails_with_the_leadership(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1, 2, 3), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(3) or asyncio.sleep(0), 5)
+    nodes.managers[3]._fetchers.stop()  # type: ignore[union-attr]
+    leader.delete_records(2)
+    deleted = leader.deleted(2)
+    assert deleted is not None
+    await settle(lambda: nodes.partition(2, "events").log_start_offset == 2, "the one that fetches follows")
+    assert not deleted.done()
+    change = IsrChange(leader.topic_id, 0, leader.leader_epoch, leader.info.partition_epoch, (1, 2))
+    nodes.commit(UpdateIsr(1, [change]))
+    await asyncio.wait_for(deleted, 5)
+    nodes.managers[2]._fetchers.stop()  # type: ignore[union-attr]
+    leader.delete_records(3)
+    failing = leader.deleted(3)
+    assert failing is not None
+    nodes.elect("events", 0, 2)
+    assert isinstance(failing.exception(), KafkaError)
 
 
 async def test_the_last_replica_in_sync_stays_though_its_disk_failed(nodes: Nodes) -> None:
