@@ -77,7 +77,7 @@ def visible_batches(
         while waiting and waiting[-1][1] <= info.last_offset:
             open_producers.add(waiting.pop()[0])
         if info.is_control:
-            if info.producer_id in open_producers:
+            if info.producer_id in open_producers and info.record_count:  # compaction empties markers in the end
                 marker = read_end_transaction_marker(view[info.position : info.end])
                 if marker is not None and not marker.committed:
                     open_producers.discard(info.producer_id)
