@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from chronik.protocol.errors import KafkaError
 from chronik.storage.checkpointing import Checkpointer
 from chronik.storage.checkpoints import PartitionKey
 from chronik.storage.cleaner import Cleaner
@@ -131,8 +132,14 @@ class Housekeeping:
         if not count:
             return 0
         if count == len(log.segments):
-            log.roll()
+            try:
+                log.roll()
+            except KafkaError as error:
+                # Most likely the disk is full: all the more reason to remove the others, here and in the other logs.
+                logger.warning("the last segment is over but cannot be closed now", log=repr(log), error=error.message)
         gone = log.drop_oldest(count)
+        if not gone:
+            return 0
         logger.info(
             "segments were deleted",
             topic=log.topic,

@@ -51,6 +51,26 @@ async def test_segments_older_than_the_retention_time_go() -> None:
             log.read_nowait(0, 100)
 
 
+async def test_a_full_disk_does_not_keep_retention_from_making_room() -> None:
+    clock, disk = Clock(), SimulatedDisk()
+    settings = config(retention_ms=3 * HOUR, file_delete_delay_ms=0)
+    async with simulated(disk, clock=clock) as logs:
+        made = [logs.create(name, 0, TOPIC_ID, settings) for name in ("a", "b")]
+        for log in made:
+            for number in range(6):
+                append(log, b"%d" % number + b"." * 40, timestamp=BASE_TIME + number * HOUR)
+            await synced(log)
+            log.set_high_watermark(log.end_offset)
+        clock.ms = BASE_TIME + 100 * HOUR
+        disk.capacity = disk.used()
+        await logs._housekeeping.apply_retention()
+        assert [len(log.segments) for log in made] == [1, 1], "all but the last, for which a new one cannot begin"
+        await logs._trash.run()
+        disk.capacity = None
+        await logs._housekeeping.apply_retention()
+        assert [log.log_start_offset for log in made] == [6, 6]
+
+
 async def test_an_open_transaction_holds_up_neither_retention_nor_readers_of_what_is_left() -> None:
     clock = Clock()
     async with simulated(SimulatedDisk(), clock=clock) as logs:
