@@ -208,7 +208,7 @@ def test_the_same_job_runs_on_executors_in_processes_of_their_own(
 ) -> None:
     name, rows = written
     told = {"bootstrap": node.bootstrap, "warehouse": str(warehouse), "topic": name, "count": True}
-    ended = run_driver(**told, master=REAL_EXECUTORS)
+    ended = run_driver(**told, master=REAL_EXECUTORS, offsets_per_round=len(rows))
     assert ended.returncode == 0, ended.stderr
     assert landed(warehouse, name) == rows
     report = json.loads(ended.stdout.splitlines()[-1])

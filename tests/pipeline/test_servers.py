@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from chronik.pipeline.sql.engine_client import EngineClient, Wanted
@@ -123,3 +124,5 @@ def test_a_declarative_pipelines_project_runs_as_it_is_twice(
             check=False,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
+        (table,) = [folder for folder in tmp_path.rglob("copied") if list(folder.glob("*.parquet"))]
+        assert sorted(pq.read_table(table)["offset"].to_pylist()) == [0, 1, 2]
