@@ -443,3 +443,18 @@ async def test_a_replica_that_was_moved_away_reports_nothing_any_more(nodes: Nod
     await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
     await settle(lambda: nodes.managers[3].get("events", 0) is not None, "the old replica is still there")
     assert set(leader.isr) == {1, 2} and not has(nodes, 3, [1, 2])
+
+
+async def test_a_replica_that_was_moved_away_and_back_unawares_follows_again(nodes: Nodes) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=-1, now_ms=1)
+    await settle(lambda: nodes.partition(3, "events").high_watermark == 1, "node 3 follows, and has told all it knows")
+    nodes.consensus.stores.remove(nodes.stores[3])  # node 3 hears of neither change
+    for replicas in ((1, 2), (1, 2, 3)):
+        moved = Reassignment(leader.topic_id, 0, replicas, leader.info.partition_epoch)
+        assert nodes.commit(AssignPartition([moved])).ok
+        finished = FinishedAssignment(leader.topic_id, 0, leader.info.partition_epoch)
+        nodes.commit(FinishAssignment([finished]))
+    leader.append(writable(2), required_acks=1, now_ms=1)
+    await settle(lambda: has(nodes, 3, [1, 2]), "and goes on following, though its place was a new one")
