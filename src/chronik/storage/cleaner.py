@@ -179,7 +179,11 @@ class Cleaner:
         cleaner = SegmentCleaner(fs, rules, keys, self._pacer)
         groups = group_sources(affected, config.segment_bytes, config.segment_index_bytes, config.index_interval_bytes)
         for group in groups:
-            segment = await self._on_thread(partial(cleaner.clean, group))
+            try:
+                segment = await self._on_thread(partial(cleaner.clean, group))
+            except OSError:
+                segment_swap.discard(fs, group[0].path)  # a full disk needs the room
+                raise
             if not self._swap(log, generation, group, segment):
                 return False
         log.cleaned_to = keys.end_offset

@@ -264,6 +264,24 @@ async def test_a_compacted_segment_still_ends_where_the_next_one_begins() -> Non
         assert await records(log) == [(0, b"a", b"1"), (4, b"b", b"2" * 500)]
 
 
+async def test_a_compaction_for_which_there_is_no_room_leaves_nothing_and_is_done_later() -> None:
+    disk = SimulatedDisk()
+    async with simulated(disk, COMPACT) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        for number in range(60):
+            put(log, (b"k%d" % number, b"." * 50))
+        log.roll()
+        await synced(log)
+        log.set_high_watermark(log.end_offset)
+        kept, before = await records(log), disk.used()
+        disk.capacity = before + 100
+        await logs._housekeeping.cleaner.run()
+        assert disk.used() == before and log.cleaned_to == 0
+        disk.capacity = None
+        await logs._housekeeping.cleaner.run()
+        assert log.cleaned_to == 60 and await records(log) == kept
+
+
 async def test_damaged_segments_are_not_compacted() -> None:
     disk = SimulatedDisk()
     async with simulated(disk, COMPACT) as logs:
