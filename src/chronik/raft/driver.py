@@ -24,6 +24,7 @@ import structlog
 from chronik.raft.core import RaftCore
 from chronik.raft.driver_apply import Applier, StateMachine
 from chronik.raft.driver_errors import NodeFailed, NodeStopped
+from chronik.raft.driver_first_election import FirstElection
 from chronik.raft.driver_group import Group
 from chronik.raft.driver_handover import hand_over
 from chronik.raft.driver_membership import Membership, Upkeep
@@ -172,6 +173,7 @@ class RaftDriver:
             self._fetcher.pinned,
         )
         self._membership = Membership(self._group, self._storage.directory_id)
+        self._first_election = FirstElection(self._group, self._rng)
         self._observer = Observer(
             self._group, self._applier, self._reads, self._leadership_callbacks, addresses=self._voters
         )
@@ -305,6 +307,7 @@ class RaftDriver:
             if not connected:
                 self._core.report_unreachable(peer_id)
             self._observer.connection_changed(peer_id)
+            self._first_election.connected()
 
     def _on_timer(self) -> None:
         now = self._loop.time()

@@ -39,6 +39,31 @@ async def test_a_group_of_one_leads_at_once_and_answers_with_the_result_of_apply
         await cluster.close()
 
 
+async def test_nodes_that_start_elect_one_as_soon_as_a_majority_is_connected(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3, msgspec.structs.replace(FAST, tick_s=10))  # the clock alone would take minutes
+    try:
+        await cluster[1].start()
+        assert not cluster[1].driver.leader_id
+        await cluster[2].start()
+        leader = await cluster.leader()
+        assert await leader.driver.propose(b"first", 5)
+        assert leader.driver.status().term == 1
+    finally:
+        await cluster.close()
+
+
+async def test_a_node_that_starts_again_leaves_the_leader_alone(three: Cluster) -> None:
+    leader = await three.leader()
+    await leader.driver.propose(b"before", 5)
+    term = leader.driver.status().term
+    other = next(node for node in three.running if node is not leader)
+    await other.stop()
+    await other.start()
+    await eventually(lambda: other.driver.leader_id == leader.node_id, "it follows")
+    await other.driver.propose(b"after", 5)
+    assert leader.driver.is_leader and leader.driver.status().term == term
+
+
 async def test_a_proposal_made_at_any_node_is_applied_there_when_it_resolves(three: Cluster) -> None:
     await three.leader()
     for node in three.running:
