@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from chronik.protocol.records import Record, build_batch, parse_batches, read_records
 from chronik.protocol.records.control import build_end_transaction_marker, read_end_transaction_marker
-from chronik.storage import LogConfig, LogManager, PartitionLog
+from chronik.storage import LogConfig, LogManager, PartitionLog, compaction
 from harness.simulated_disk import SimulatedDisk
 from harness.storage_logs import BASE_TIME, TOPIC_ID, simulated, synced
 
@@ -91,7 +93,11 @@ async def compact(logs: LogManager, log: PartitionLog) -> None:
     await logs._housekeeping.cleaner.run()
 
 
-async def test_readers_of_committed_data_see_the_same_last_values() -> None:
+@pytest.mark.parametrize("keys_max", [compaction.KEYS_MAX, 2], ids=["one pass", "many passes"])
+async def test_readers_of_committed_data_see_the_same_last_values(
+    keys_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "KEYS_MAX", keys_max)
     for seed in range(SEEDS):
         chance = random.Random(seed)
         disk, config = SimulatedDisk(), chance.choice((CONFIG, FLEETING))
