@@ -19,11 +19,11 @@ from harness.waiting import eventually
 
 COMPACTED = {
     "cleanup.policy": "compact",
-    "segment.bytes": "8000",
+    "segment.bytes": "5000",
     "min.cleanable.dirty.ratio": "0.01",
     "file.delete.delay.ms": "0",
 }
-ROUNDS, KEYS = 60, 4
+ROUNDS, KEYS = 36, 4
 PADDING = "." * 200
 
 
@@ -106,7 +106,7 @@ def test_coordinators_find_everything_in_internal_topics_that_were_compacted(tmp
             producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), DEADLINE_S)
             (producer.commit_transaction if commit else producer.abort_transaction)(DEADLINE_S)
 
-        for number in range(60):
+        for number in range(30):
             transact(producer, number, commit=number % 3 != 2)
         with Cluster(node.bootstrap) as cluster:
 
@@ -118,7 +118,7 @@ def test_coordinators_find_everything_in_internal_topics_that_were_compacted(tmp
             eventually(emptied, "a marker has lost its record", DEADLINE_S)
         node.kill()
         node.start()
-        wait_committed(node.bootstrap, "tellers", {0: 58})
+        wait_committed(node.bootstrap, "tellers", {0: 28})
         wait_committed(node.bootstrap, "simple", {0: 59})
         transact(transactional(node.bootstrap, "teller"), 70, commit=True)
         wait_committed(node.bootstrap, "tellers", {0: 70})
