@@ -50,14 +50,15 @@ def test_compaction_keeps_what_was_committed_and_the_markers_that_say_so(tmp_pat
             return sum(not control for control, _ in stored(node)) < ROUNDS * KEYS / 2
 
         eventually(compacted, "the log is compacted", DEADLINE_S)
-        for _ in range(2):
+        for restarted in (False, True):
+            if restarted:
+                node.kill()
+                node.start()
             seen = read(node.bootstrap, "accounts")
             assert {record.key().decode(): record.value().decode() for record in seen} == expected
             numbers = {int(record.value().decode().rstrip(".")) for record in seen}
             assert not {number for number in numbers if number % 3 == 2}, "aborted"
             eventually(lambda: sum(control for control, _ in stored(node)) == ROUNDS, "all markers are there")
-            node.kill()
-            node.start()
         producer.begin_transaction()
         producer.produce("accounts", "after", key="k0", partition=0)
         producer.commit_transaction(DEADLINE_S)
