@@ -27,6 +27,13 @@ from chronik.pipeline.tables.delta_table import TopicTable
 from chronik.pipeline.tables.keeper import GROUP, KeeperSettings, TableKeeper
 
 OFFSETS_PER_ROUND = 20
+ON_EXECUTORS = {
+    "spark.python.daemon.module": "pyspark.daemon",  # as on a cluster, whose executors know of no daemon of ours
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+}
+"""No task starts before all executors are there, however long they take."""
+
 CRASH_AT_COMMIT = 2
 
 
@@ -110,10 +117,18 @@ def main() -> None:
     if told.get("trusting"):
         trust_the_group(told["bootstrap"])
     master = told.get("master", "local[1]")
-    settings = {"spark.python.daemon.module": "pyspark.daemon"} if master.startswith("local-cluster") else {}
-    settings["spark.sql.codegen.wholeStage"] = "false"  # small jobs: compiling them takes longer than running them
-    settings["spark.executorEnv.PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
-    spark = start_session("table driver", master, settings)
+    settings = ON_EXECUTORS if master.startswith("local-cluster") else {}
+    small = {"spark.sql.codegen.wholeStage": "false"}  # compiling small jobs takes longer than running them
+    path = {"spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    spark = start_session("table driver", master, {**settings, **small, **path})
+    if told.get("count"):
+        reader = spark.read.format("chronik").option("kafka.bootstrap.servers", told["bootstrap"])
+        frame = reader.option("subscribe", told["topic"]).option("minPartitions", "2").load()
+        rows = frame.select("offset").mapInArrow(with_process, "process int, rows int").collect()
+        print(
+            json.dumps({"count": sum(row.rows for row in rows), "processes": len({row.process for row in rows})}),
+            flush=True,
+        )
     keeper = TableKeeper(
         spark,
         KeeperSettings(
@@ -125,11 +140,6 @@ def main() -> None:
         lambda progress: print(progress, flush=True),
     )
     succeeded = keeper.run_once()
-    if told.get("count"):
-        reader = spark.read.format("chronik").option("kafka.bootstrap.servers", told["bootstrap"])
-        frame = reader.option("subscribe", told["topic"]).option("minPartitions", "2").load()
-        rows = frame.select("offset").mapInArrow(with_process, "process int, rows int").collect()
-        print(json.dumps({"count": sum(row.rows for row in rows), "processes": len({row.process for row in rows})}))
     spark.stop()
     sys.exit(0 if succeeded else 1)
 
