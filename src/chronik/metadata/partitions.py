@@ -220,14 +220,20 @@ def _settle(
     removing: tuple[int, ...] = (),
 ) -> PartitionInfo | Result:
     """The partition with these replicas. A leader that is not one of them is out, and nobody is in its place until the
-    controller knows that it has stopped: until then two could lead."""
+    controller knows that it has stopped: until then two could lead.
+
+    A replica that goes begins a new leader epoch. It may not have heard yet, and come back before it does: were it
+    still let to fetch in its old epoch it could join the ISR, then hear that it had to go, and delete what it counts
+    for.
+    """
     isr = tuple(replica for replica in old.isr if replica in replicas)
     if old.isr and not isr:
         return refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"None of {list(replicas)} is in sync.")
     leader = old.leader if old.leader in isr else NO_LEADER
+    fenced = leader != old.leader or not set(old.replicas) <= set(replicas)
     return PartitionInfo(
         leader,
-        old.leader_epoch + (leader != old.leader),
+        old.leader_epoch + fenced,
         old.partition_epoch + 1,
         intern_ids(replicas),
         intern_ids(isr),

@@ -74,10 +74,6 @@ class FetchSlot:
         if at_once:
             self.session.wake()
 
-    def dismissed(self) -> None:
-        self.session.refuse(self.number, ErrorCode.REPLICA_NOT_AVAILABLE)
-        self.session.wake()
-
 
 class FetchSession:
     """What one follower node fetches here."""
@@ -129,13 +125,6 @@ class FetchSession:
         slot = self.slots.pop(number, None)
         if slot is not None:
             self._detach(slot)
-
-    def refuse(self, number: int, code: ErrorCode, log_start: int = -1, end_offset: int = -1) -> None:
-        """Drops a partition; the next answer tells the follower why."""
-        self.drop(number)
-        self.results[number] = PartitionResult(
-            number, error=int(code), log_start_offset=log_start, end_offset=end_offset
-        )
 
     def close(self) -> None:
         """The follower started over: nothing of this session counts any more."""
@@ -221,7 +210,7 @@ class FetchServer:
         if slot is None:
             return
         if not slot.current():
-            session.refuse(number, ErrorCode.FENCED_LEADER_EPOCH)
+            self._refuse(session, number, ErrorCode.FENCED_LEADER_EPOCH)
             return
         if fetch_offset != slot.fetch_offset:
             slot.sent = False
@@ -235,16 +224,16 @@ class FetchServer:
         partition = self._replicas.by_id(added.topic_id, added.partition)
         lead = partition.leadership if partition is not None else None
         if partition is None or lead is None:
-            session.refuse(added.slot, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._refuse(session, added.slot, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         if added.leader_epoch != partition.leader_epoch:
             newer = added.leader_epoch > partition.leader_epoch
             code = ErrorCode.UNKNOWN_LEADER_EPOCH if newer else ErrorCode.FENCED_LEADER_EPOCH
-            session.refuse(added.slot, code)
+            self._refuse(session, added.slot, code)
             return
         follower = lead.followers.get(session.node_id)
         if follower is None:
-            session.refuse(added.slot, ErrorCode.REPLICA_NOT_AVAILABLE)
+            self._refuse(session, added.slot, ErrorCode.REPLICA_NOT_AVAILABLE)
             return
         if not self._comparable(session, added, partition):
             return
@@ -261,7 +250,7 @@ class FetchServer:
         """Whether the follower's log is a prefix of ours; if not, it is told where to cut, and asks again."""
         start, end = partition.log_start_offset, partition.end_offset
         if added.fetch_offset < start:
-            session.refuse(added.slot, ErrorCode.OFFSET_OUT_OF_RANGE, start, end)
+            self._refuse(session, added.slot, ErrorCode.OFFSET_OUT_OF_RANGE, start, end)
             return False
         diverging = partition.compare(added.fetch_offset, added.last_epoch)
         if diverging is not None:
@@ -270,9 +259,17 @@ class FetchServer:
             )
             return False
         if added.fetch_offset > end:
-            session.refuse(added.slot, ErrorCode.OFFSET_OUT_OF_RANGE, start, end)
+            self._refuse(session, added.slot, ErrorCode.OFFSET_OUT_OF_RANGE, start, end)
             return False
         return True
+
+    def _refuse(
+        self, session: FetchSession, number: int, code: ErrorCode, log_start: int = -1, end_offset: int = -1
+    ) -> None:
+        session.drop(number)
+        session.results[number] = PartitionResult(
+            number, error=int(code), log_start_offset=log_start, end_offset=end_offset
+        )
 
     async def _collect(self, session: FetchSession, max_bytes: int) -> tuple[list[PartitionResult], list[Buffer]]:
         """Data in turn from every partition that has some, then bare news, up to the limits."""
@@ -322,7 +319,7 @@ class FetchServer:
         """The follower's next batches; None when it has to be told something else."""
         partition, session = slot.partition, slot.session
         if not slot.current():
-            session.refuse(slot.number, ErrorCode.FENCED_LEADER_EPOCH)
+            self._refuse(session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
             return None
         offset = slot.fetch_offset
         try:
@@ -331,7 +328,7 @@ class FetchServer:
                 data = await partition.read(offset, max_bytes, replica_id=session.node_id, at_least_one=first)
         except KafkaError as error:
             start, end = partition.log_start_offset, partition.end_offset
-            session.refuse(slot.number, error.code, start, end)
+            self._refuse(session, slot.number, error.code, start, end)
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 log.warning(
                     "a follower cannot be served",
@@ -343,6 +340,6 @@ class FetchServer:
                 )
             return None
         if not slot.current():
-            session.refuse(slot.number, ErrorCode.FENCED_LEADER_EPOCH)
+            self._refuse(session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
             return None
         return data

@@ -30,10 +30,6 @@ class FollowerLink(Protocol):
         """High watermark or log start moved: the next answer carries them, and need not hurry unless `at_once`."""
         ...
 
-    def dismissed(self) -> None:
-        """The follower is no replica any more, and may not know. Should it be one again, it has to come anew."""
-        ...
-
 
 class Follower(FollowerProgress):
     """A follower's progress, and the session it fetches in."""
@@ -74,11 +70,7 @@ class Leadership:
 
     def _assign(self, info: PartitionInfo, now: float) -> None:
         wanted = [node_id for node_id in (*info.replicas, *info.isr) if node_id != self.node_id]
-        before = self.followers
-        self.followers = {node_id: before.get(node_id) or Follower(node_id, now) for node_id in wanted}
-        for node_id, follower in before.items():
-            if node_id not in self.followers and follower.link is not None:
-                follower.link.dismissed()
+        self.followers = {node_id: self.followers.get(node_id) or Follower(node_id, now) for node_id in wanted}
 
     def begin_isr_change(self, isr: tuple[int, ...]) -> None:
         """A change is under way: until its outcome is known, count everyone it may leave in the ISR."""

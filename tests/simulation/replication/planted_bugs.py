@@ -293,7 +293,7 @@ BUGS: dict[str, PlantedBug] = {
     "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 10),
     "lease counts before its metadata": PlantedBug(
         _lease_counts_before_its_metadata,
-        47,
+        254,
         {"cut_rate": 0.8, "cut_s": 3.0, "slow_share": 0.2, "acks_one_share": 0.7, "astray_share": 0.6},
     ),
     "count what followers have not synced": PlantedBug(_count_what_followers_have_not_synced, 2),

@@ -14,7 +14,10 @@ from simulation.replication.world import World
 SEEDS_PER_TEST = 20
 LONG_SEEDS = 3000
 NEARBY_SEEDS = 80
-SEEDS_OF_OLD_BUGS = (3467,)  # a replica that was moved away and back within one look at the metadata was left behind
+SEEDS_OF_OLD_BUGS = (
+    3467,  # a replica that was moved away and back before it heard of it was left behind
+    4434,  # the same joined the ISR, then heard that it had been moved away, and deleted what it counted for
+)
 
 
 @pytest.fixture(autouse=True)

@@ -445,16 +445,19 @@ async def test_a_replica_that_was_moved_away_reports_nothing_any_more(nodes: Nod
     assert set(leader.isr) == {1, 2} and not has(nodes, 3, [1, 2])
 
 
-async def test_a_replica_that_was_moved_away_and_back_unawares_follows_again(nodes: Nodes) -> None:
+async def test_a_replica_that_was_moved_away_and_back_counts_only_when_it_has_heard_of_it(nodes: Nodes) -> None:
     nodes.create("events", (1, 2, 3), durability="os")
     leader = nodes.partition(1, "events")
     leader.append(writable(1), required_acks=-1, now_ms=1)
-    await settle(lambda: nodes.partition(3, "events").high_watermark == 1, "node 3 follows, and has told all it knows")
+    await settle(lambda: nodes.partition(3, "events").high_watermark == 1, "node 3 follows")
     nodes.consensus.stores.remove(nodes.stores[3])  # node 3 hears of neither change
     for replicas in ((1, 2), (1, 2, 3)):
         moved = Reassignment(leader.topic_id, 0, replicas, leader.info.partition_epoch)
         assert nodes.commit(AssignPartition([moved])).ok
-        finished = FinishedAssignment(leader.topic_id, 0, leader.info.partition_epoch)
-        nodes.commit(FinishAssignment([finished]))
-    leader.append(writable(2), required_acks=1, now_ms=1)
-    await settle(lambda: has(nodes, 3, [1, 2]), "and goes on following, though its place was a new one")
+        nodes.commit(FinishAssignment([FinishedAssignment(leader.topic_id, 0, leader.info.partition_epoch)]))
+    nodes.managers[1]._server.forget(3)  # its connection breaks, and it names what it follows anew
+    leader.append(writable(2), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
+    asked = nodes.managers[3].metrics.fetches
+    await settle(lambda: nodes.managers[3].metrics.fetches >= asked + 3, "node 3 asks, and asks again")
+    assert set(leader.isr) == {1, 2} and not has(nodes, 3, [1, 2])
