@@ -41,6 +41,8 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 
 log = structlog.get_logger()
 
+BEHIND_WAIT_SHARE = 0.5  # of a beat: how long an answer waits for this node to know what the broker knows
+
 
 class Controller:
     """One per node; idle unless the node leads. `start` and `stop` bracket its life."""
@@ -163,6 +165,12 @@ class Controller:
     async def handle_heartbeat(self, peer_id: int, payload: bytes) -> bytes:
         arrived_at = self._clock()
         beat = decode_heartbeat(payload)
+        if beat.applied_index > self._store.image.applied_index:
+            # Others may have committed, and applied, what this node's own disk has not stored yet. Judged by an older
+            # image, a broker that has just been put online would get no lease until its next heartbeat.
+            await self._store.wait_until(
+                lambda image: image.applied_index >= beat.applied_index, self._timings.beat_s * BEHIND_WAIT_SHARE
+            )
         term = self._term
         if term is None:
             return encode(HeartbeatReply(Verdict.NOT_CONTROLLER, controller_id=self._group.leader_id))

@@ -242,6 +242,8 @@ class BrokerRegistration:
         beat = Heartbeat(self.node_id, self._incarnation, broker.epoch, self._store.followed_index, leaving)
         answer = await self._peers.request(controller, HEARTBEAT, encode(beat), timeout_s=self._timings.beat_timeout_s)
         reply = decode_heartbeat_reply(answer)
+        if beat.applied_index < self._store.image.applied_index:
+            self._beat_now.set()  # replicas were still following a large change: the controller may wait to hear of it
         if reply.verdict == Verdict.SUPERSEDED:
             known = self._store.image.brokers.get(self.node_id)
             if known is not None and known.incarnation != self._incarnation:

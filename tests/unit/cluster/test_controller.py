@@ -187,6 +187,22 @@ async def test_the_heartbeats_of_a_superseded_process_renew_nothing(cluster: Clu
     assert (reply.verdict, reply.lease_s) == (Verdict.SUPERSEDED, 0.0)
 
 
+async def test_a_broker_that_knows_more_than_the_controller_is_judged_by_what_it_knows(cluster: ClusterDouble) -> None:
+    """Followers can apply an entry before the leader, whose own disk may be the slowest."""
+    nodes = await three(cluster)
+    broker = nodes[0].store.image.brokers[3]
+    await nodes[2].registration.stop()
+    await nodes[1].store.propose(c.UpdateBrokerStatus(3, BrokerStatus.OFFLINE))
+    cluster.log.hold(nodes[0].store)
+    await nodes[1].store.propose(c.UpdateBrokerStatus(3, BrokerStatus.ONLINE))
+    beat = Heartbeat(3, broker.incarnation, broker.epoch, nodes[1].store.image.applied_index)
+    answer = asyncio.create_task(nodes[0].controller.handle_heartbeat(3, encode(beat)))
+    await asyncio.sleep(0)
+    assert statuses(nodes[0])[3] == BrokerStatus.OFFLINE
+    cluster.log.release(nodes[0].store)
+    assert decode_heartbeat_reply(await answer).lease_s > 0
+
+
 async def test_a_changed_address_is_registered_again(cluster: ClusterDouble) -> None:
     nodes = await three(cluster)
     epoch = nodes[0].store.image.brokers[2].epoch
