@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from chronik.protocol.errors import ErrorCode
 from harness.cluster_view import ask, wait_until_agreed
@@ -130,6 +130,37 @@ def test_a_producer_that_knows_only_the_leader_that_is_cut_off_finds_the_new_one
     producer.produce(topic, b"after", on_delivery=lambda error, _: delivered.append(error))
     assert producer.flush(30) == 0, "it never finds the new leader"
     assert delivered == [None, None]
+
+
+def test_a_consumer_that_waits_at_the_leader_that_is_cut_off_goes_on_at_the_new_one(
+    whole: list[NodeProcess], network: FaultProxy
+) -> None:
+    """What is committed can be read there, but nobody is kept waiting for what comes elsewhere."""
+    controller = ask(whole[0]).controller
+    leader = next(node_id for node_id in ALL if node_id != controller)
+    others = [node for node in whole if node.node_id != leader]
+    topic = new_topic(whole[0], leader)
+    seen: list[bytes | None] = []
+    consumer = Consumer({"bootstrap.servers": whole[leader - 1].bootstrap, "group.id": "cut-off", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+
+    def read(until: list[bytes]) -> bool:
+        for message in consumer.consume(10, timeout=0.2):
+            if message.error() is None:
+                seen.append(message.value())
+        return seen == until
+
+    with OneNode(whole[leader - 1]) as cut_off, OneNode(others[0]) as one:
+        assert cut_off.produce(topic, 0, b"before").error is ErrorCode.NONE
+        eventually(lambda: read([b"before"]), "it reads")
+        network.isolate(leader, [node.node_id for node in others])
+        eventually(lambda: one.partition(topic).leader not in (leader, -1), "another node leads")
+        assert cut_off.fetch(topic, 0).values == [b"before"]
+        assert cut_off.fetch(topic, 0, 1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with OneNode(whole[one.partition(topic).leader - 1]) as new:
+            eventually(lambda: new.produce(topic, 0, b"after").error is ErrorCode.NONE, "the new one takes records")
+    eventually(lambda: read([b"before", b"after"]), "it finds the new leader while the old one is still cut off", 30.0)
+    consumer.close()
 
 
 def test_a_minority_decides_nothing(whole: list[NodeProcess], network: FaultProxy) -> None:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from chronik.metadata.image import MetadataImage
     from chronik.metadata.model import BrokerInfo
 
+OUT_OF_TOUCH_S = 1.0
+"""A node that cannot reach the controller still believes that it leads, and so does a client that knows no other node:
+it would ask here for ever. After this long without a lease it is answered and sent away, to ask somewhere else."""
+
 _ABOUT_LEADERSHIP = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 

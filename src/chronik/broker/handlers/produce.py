@@ -26,7 +26,7 @@ import structlog
 
 from chronik.broker.context import PendingResponse, RequestContext
 from chronik.broker.handlers import transaction_verification as verification
-from chronik.broker.handlers.leader_hints import current_leader, is_about_leadership
+from chronik.broker.handlers.leader_hints import OUT_OF_TOUCH_S, current_leader, is_about_leadership
 from chronik.broker.handlers.record_preparation import Prepared, convert, prepare
 from chronik.metadata.model import INTERNAL_TOPICS
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -52,10 +52,6 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 ADMIN_CLIENT_ID = "__admin_client"
 """The client id whose writes to internal topics are let through, as in Kafka."""
-
-OUT_OF_TOUCH_S = 1.0
-"""A node that cannot reach the controller still believes that it leads, and so does a client that knows no other node:
-it would ask here for ever. After this long without a lease it is answered and sent away, to ask somewhere else."""
 
 Answer = ProduceResponse | PendingResponse | Coroutine[Any, Any, ProduceResponse | None] | None
 
