@@ -54,14 +54,14 @@ class Row:
 
 def produce_rows() -> list[Row]:
     changes: list[tuple[str, str, Measure, bool]] = [
-        ("100b", "100 B messages", measures.produce(4_000_000, 100), True),
-        ("10k", "10 KiB messages", measures.produce(120_000, 10_240), False),
-        ("linger0", "linger 0", measures.produce(1_000_000, properties={"linger.ms": "0"}), False),
-        ("acks1", "acks=1", measures.produce(1_200_000, properties={"acks": "1"}), True),
-        ("acks1-100b", "acks=1, 100 B", measures.produce(4_000_000, 100, properties={"acks": "1"}), False),
-        ("plain", "idempotence off", measures.produce(1_200_000, properties={"enable.idempotence": "false"}), False),
-        ("lz4", "lz4", measures.produce(1_200_000, properties={"compression.type": "lz4"}), False),
-        ("100p", "100 partitions", measures.produce(1_200_000, partitions=100), False),
+        ("100b", "100 B messages", measures.produce(3_500_000, 100), True),
+        ("10k", "10 KiB messages", measures.produce(45_000, 10_240), False),
+        ("linger0", "linger 0", measures.produce(450_000, properties={"linger.ms": "0"}), False),
+        ("acks1", "acks=1", measures.produce(450_000, properties={"acks": "1"}), True),
+        ("acks1-100b", "acks=1, 100 B", measures.produce(3_500_000, 100, properties={"acks": "1"}), False),
+        ("plain", "idempotence off", measures.produce(450_000, properties={"enable.idempotence": "false"}), False),
+        ("lz4", "lz4", measures.produce(450_000, properties={"compression.type": "lz4"}), False),
+        ("100p", "100 partitions", measures.produce(450_000, partitions=100), False),
     ]
     base = Row(
         "produce-base",
@@ -69,7 +69,7 @@ def produce_rows() -> list[Row]:
         ONE_OS,
         JAVA,
         (THROUGHPUT, P50, P99, CPU_IN, LOAD_MEMORY),
-        measures.produce(1_200_000),
+        measures.produce(450_000),
         quick=True,
     )
     changed = [
@@ -206,7 +206,7 @@ def cluster_rows() -> list[Row]:
             THREE_OS,
             JAVA,
             (THROUGHPUT, P99, CPU_IN),
-            measures.produce(800_000),
+            measures.produce(200_000),
             quick=True,
         ),
         Row(
@@ -215,7 +215,7 @@ def cluster_rows() -> list[Row]:
             THREE_OS,
             JAVA,
             (THROUGHPUT, P99),
-            measures.produce(3_000_000, 100),
+            measures.produce(1_500_000, 100),
         ),
         Row(
             "produce-3-acks1",
@@ -223,7 +223,7 @@ def cluster_rows() -> list[Row]:
             THREE_OS,
             JAVA,
             (THROUGHPUT, P99),
-            measures.produce(800_000, properties={"acks": "1"}),
+            measures.produce(200_000, properties={"acks": "1"}),
         ),
         Row(
             "failover",
@@ -272,7 +272,7 @@ def cluster_rows() -> list[Row]:
             ONE_FSYNC,
             JAVA,
             (THROUGHPUT, P99),
-            measures.produce(300_000),
+            measures.produce(150_000),
             quick=True,
         ),
         Row(
@@ -289,7 +289,7 @@ def cluster_rows() -> list[Row]:
             THREE_FSYNC,
             JAVA,
             (THROUGHPUT, P99),
-            measures.produce(200_000),
+            measures.produce(60_000),
         ),
     ]
 
