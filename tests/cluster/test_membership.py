@@ -173,6 +173,7 @@ def test_the_controller_can_be_removed(trio: list[NodeProcess], joined: NodeProc
     removed.restart_with(join=rest[0].peer)
     removed.start()
     wait_for_voters(everybody, [*ALL, joined.node_id])
+    wait_until_agreed(everybody, brokers=[*ALL, joined.node_id])
     drain(rest[0], joined.node_id)
 
 
