@@ -137,6 +137,7 @@ def test_a_dead_node_is_removed_by_force_and_its_replicas_are_made_anew(
     trio: list[NodeProcess], joined: NodeProcess
 ) -> None:
     wait_for_voters([*trio, joined], [*ALL, joined.node_id])
+    wait_until_agreed([*trio, joined], brokers=[*ALL, joined.node_id])
     topic = topic_of(trio[0])
     targets = {index: [joined.node_id, 1 + index % 2, 3] for index in range(PARTITIONS)}
     reassign(trio[0], topic, targets)
