@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,12 +35,10 @@ class Throughput:
         """Seconds of each measurement, by row and source."""
         seconds: dict[tuple[str, str], float] = {}
         for source in self.sources:
-            seconds[ROWS[0], source] = self._timed(lambda source=source: self._count(load, source))
+            seconds[ROWS[0], source] = self._timed(partial(self._count, load, source))
         for source in self.sources:
             target = self._fresh(f"parquet-{source}")
-            seconds[ROWS[1], source] = self._timed(
-                lambda source=source, target=target: self._frame(load, source).write.parquet(str(target))
-            )
+            seconds[ROWS[1], source] = self._timed(partial(self._write, load, source, target))
         seconds[CEILING, CHRONIK] = self._timed(self._parquet_to_nothing)
         seconds[ROWS[2], CHRONIK] = self._ingest(load, "binary")
         seconds[ROWS[3], CHRONIK] = self._ingest(load, "json")
@@ -58,6 +57,9 @@ class Throughput:
         found = self._frame(load, source).count()
         if found != load.rows:
             raise RuntimeError(f"{source} read {found} rows of {load.topic}, which has {load.rows}")
+
+    def _write(self, load: Load, source: str, target: Path) -> None:
+        self._frame(load, source).write.parquet(str(target))
 
     def _parquet_to_nothing(self) -> None:
         self.spark.read.parquet(str(self.folder / f"parquet-{CHRONIK}")).write.format("noop").mode("overwrite").save()

@@ -24,6 +24,7 @@ COMMAND_TIMEOUT_S = 180.0
 FRESHNESS_TOPIC = "freshness"
 PAUSE_S = 0.25
 LOOK_S = 0.05
+"""Between two looks at the table, which cost the job some of its time: how exact the freshness is."""
 STOP_S = 30.0
 
 
