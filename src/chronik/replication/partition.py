@@ -331,15 +331,10 @@ class Partition(Replica):
         replica_id: int = CONSUMER,
         at_least_one: bool = True,
     ) -> Buffer | None:
-        """Batches from `offset`, empty at the end, None when that would wait for the disk (then use `read`).
-
-        What is committed stays so whoever leads, and is served; but a leader that may have been replaced does not know
-        whether there is more, and sends consumers away rather than let them wait for it here."""
+        """Batches from `offset`, empty at the end, None when that would wait for the disk (then use `read`)."""
         end = self._reading_from(offset, isolation, replica_id)
         if offset >= end:
-            if replica_id == CONSUMER and not self._host.lease.held():
-                raise self._not_leader()
-            return b""
+            return self._nothing_yet(replica_id)
         return self.log.read_nowait(offset, max_bytes, end_offset=end, at_least_one=at_least_one)
 
     async def read(
@@ -354,10 +349,16 @@ class Partition(Replica):
         """The same, waiting for the disk where it must."""
         end = self._reading_from(offset, isolation, replica_id)
         if offset >= end:
-            if replica_id == CONSUMER and not self._host.lease.held():
-                raise self._not_leader()
-            return b""
+            return self._nothing_yet(replica_id)
         return await self.log.read(offset, max_bytes, end_offset=end, at_least_one=at_least_one)
+
+    def _nothing_yet(self, replica_id: int) -> bytes:
+        """The answer at the end of the log. What is committed stays so whoever leads, and is served; but a leader that
+        may have been replaced does not know whether there is more, and sends consumers away rather than let them wait
+        for it here."""
+        if replica_id == CONSUMER and not self._host.lease.held():
+            raise self._not_leader()
+        return b""
 
     def _reading_from(self, offset: int, isolation: int, replica_id: int) -> int:
         if self._lead is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from chronik.broker.context import PendingResponse, RequestContext
-from chronik.broker.handlers.leader_hints import OUT_OF_TOUCH_S, current_leader, is_about_leadership
+from chronik.broker.handlers.leader_hints import current_leader, is_about_leadership, is_out_of_touch
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.fetch import (
     AbortedTransaction,
@@ -241,7 +241,7 @@ class FetchRun:
         data.error_code = error.code
         data.records = b""
         if is_about_leadership(error.code):
-            if self._ctx.services.replicas.lease.lapsed_for_s() > OUT_OF_TOUCH_S:
+            if is_out_of_touch(self._ctx.services):
                 # As for producers: this node believes that it leads, and who knows no other would ask it for ever.
                 self._ctx.connection.close()
             hint = current_leader(self._ctx.services.store.image, topic, data.partition_index)

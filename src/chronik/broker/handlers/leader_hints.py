@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from chronik.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from chronik.broker.context import Services
     from chronik.metadata.image import MetadataImage
     from chronik.metadata.model import BrokerInfo
 
@@ -24,6 +25,11 @@ _ABOUT_LEADERSHIP = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCE
 def is_about_leadership(code: ErrorCode) -> bool:
     """Whether an error means that somebody else leads the partition."""
     return code in _ABOUT_LEADERSHIP
+
+
+def is_out_of_touch(services: Services) -> bool:
+    """Whether this node has been without a lease for so long that its clients should ask elsewhere."""
+    return services.replicas.lease.lapsed_for_s() > OUT_OF_TOUCH_S
 
 
 def current_leader(image: MetadataImage, topic: str, partition: int) -> tuple[int, int, BrokerInfo | None] | None:

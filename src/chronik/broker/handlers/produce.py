@@ -26,7 +26,7 @@ import structlog
 
 from chronik.broker.context import PendingResponse, RequestContext
 from chronik.broker.handlers import transaction_verification as verification
-from chronik.broker.handlers.leader_hints import OUT_OF_TOUCH_S, current_leader, is_about_leadership
+from chronik.broker.handlers.leader_hints import OUT_OF_TOUCH_S, current_leader, is_about_leadership, is_out_of_touch
 from chronik.broker.handlers.record_preparation import Prepared, convert, prepare
 from chronik.metadata.model import INTERNAL_TOPICS
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -299,7 +299,7 @@ class _ProduceRun:
         self._timer = asyncio.get_running_loop().call_later(pause_s, self._look, left_s - pause_s)
 
     def _look(self, left_s: float) -> None:
-        if self._out_of_touch():
+        if is_out_of_touch(self._ctx.services):
             self._give_up(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 "This node is cut off from the cluster and can no longer tell whether the write counts; ask another.",
@@ -310,9 +310,6 @@ class _ProduceRun:
             self._give_up(
                 ErrorCode.REQUEST_TIMED_OUT, "The replicas did not confirm the write within the request's timeout."
             )
-
-    def _out_of_touch(self) -> bool:
-        return self._ctx.services.replicas.lease.lapsed_for_s() > OUT_OF_TOUCH_S
 
     def _give_up(self, code: ErrorCode, message: str) -> None:
         waits, self._waits = self._waits, {}
@@ -335,7 +332,7 @@ class _ProduceRun:
         answer.log_start_offset = -1
         answer.log_append_time_ms = -1
         if is_about_leadership(error.code):
-            if self._out_of_touch():
+            if is_out_of_touch(self._ctx.services):
                 self._ctx.connection.close()
             hint = current_leader(self._ctx.services.store.image, topic, answer.index)
             if hint is not None:
