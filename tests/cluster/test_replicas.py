@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from chronik.protocol.errors import ErrorCode
 from harness.cluster_view import ask, wait_until_agreed
 from harness.faults import Faults
-from harness.node_process import NodeProcess, has_private_mounts, three_nodes
+from harness.node_process import NodeProcess, need_private_mounts, three_nodes
 from harness.one_node import OneNode
 from harness.waiting import eventually
 from harness.workload import Workload, differing_replicas, replica_bytes
@@ -236,8 +236,7 @@ def test_data_is_kept_by_a_node_whose_metadata_is_lost(trio: list[NodeProcess]) 
 
 @pytest.fixture
 def one_small(tmp_path: Path) -> Iterator[list[NodeProcess]]:
-    if not has_private_mounts():
-        pytest.skip("this machine lets no process have file systems of its own; the simulated disk covers a full disk")
+    need_private_mounts()
     made = three_nodes(tmp_path, {"replica.lag.time.max.ms": "1500"}, small_disk=(3, SMALL_DISK_BYTES))
     for node in made:
         node.start(wait=False)

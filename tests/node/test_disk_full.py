@@ -10,7 +10,7 @@ import pytest
 from chronik.client.admin.topics import create_topic
 from chronik.client.cluster import Cluster
 from chronik.protocol.errors import ErrorCode
-from harness.node_process import NodeProcess, has_private_mounts
+from harness.node_process import NodeProcess, need_private_mounts
 from harness.one_node import OneNode
 
 DISK_BYTES = 8 << 20
@@ -19,8 +19,7 @@ VALUE = b"." * 50_000
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[NodeProcess]:
-    if not has_private_mounts():
-        pytest.skip("this machine lets no process have file systems of its own; the simulated disk covers a full disk")
+    need_private_mounts()
     made = NodeProcess(tmp_path, disk_bytes=DISK_BYTES).start()
     yield made
     made.close()

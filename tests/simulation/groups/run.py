@@ -14,14 +14,9 @@ import sys
 import time
 from contextlib import nullcontext
 
-import structlog
-
+from harness.quiet import quiet_logs
 from simulation.groups.planted_bugs import BUGS, PlantedBug
 from simulation.groups.world import World
-
-
-def quiet() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
 def find_violation(seed: int, bug: PlantedBug | None = None) -> Exception | None:
@@ -57,6 +52,7 @@ def _search_bugs(limit: int) -> int:
     return 1 if missed else 0
 
 
+@quiet_logs()
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
@@ -65,7 +61,6 @@ def main() -> int:
     parser.add_argument("--bugs", action="store_true")
     parser.add_argument("--limit", type=int, default=300)
     options = parser.parse_args()
-    quiet()
     if options.bugs:
         return _search_bugs(options.limit)
     if options.seed is not None:

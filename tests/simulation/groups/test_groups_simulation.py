@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
 from simulation.groups.checker import Violation
 from simulation.groups.planted_bugs import BUGS
-from simulation.groups.run import find_violation, quiet
+from simulation.groups.run import find_violation
 from simulation.groups.world import World
-
-
-@pytest.fixture(autouse=True)
-def silence() -> Iterator[None]:
-    before = structlog.get_config()
-    quiet()
-    yield
-    structlog.configure(**before)
 
 
 @pytest.mark.parametrize("seed", range(8))

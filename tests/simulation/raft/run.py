@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from chronik.raft.errors import SafetyViolation
+from harness.quiet import quiet_logs
 from simulation.raft.checkers.checker import Violation
 from simulation.raft.mutations import MUTATIONS
 from simulation.raft.world import World
@@ -27,19 +26,6 @@ FAILURES_MAX = 10
 SEARCH_MAX = 5000
 PINS = 3
 PINNED = Path(__file__).with_name("pinned_seeds.json")
-
-
-@contextlib.contextmanager
-def quiet_logs() -> Iterator[None]:
-    """Storage logs every torn tail it cuts; in a simulation that is what it is there for."""
-    before = structlog.get_config()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
-    )
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 def run_seed(seed: int, *, trace: Callable[[str], None] | None = None) -> Counter[str]:

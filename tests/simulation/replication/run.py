@@ -14,15 +14,9 @@ import sys
 import time
 from contextlib import nullcontext
 
-import structlog
-
+from harness.quiet import quiet_logs
 from simulation.replication.planted_bugs import BUGS, PlantedBug
 from simulation.replication.world import World
-
-
-def quiet() -> None:
-    """Thousands of histories would log millions of lines."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
 def find_violation(seed: int, bug: PlantedBug | None = None) -> Exception | None:
@@ -78,6 +72,7 @@ def _search_bugs(limit: int, only: str) -> int:
     return 1 if missed else 0
 
 
+@quiet_logs()
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
@@ -87,7 +82,6 @@ def main() -> int:
     parser.add_argument("--bug", default="")
     parser.add_argument("--limit", type=int, default=1000)
     options = parser.parse_args()
-    quiet()
     if options.bugs or options.bug:
         return _search_bugs(options.limit, options.bug)
     if options.seed is not None:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-import structlog
 
 from simulation.replication.history import TOPIC
-from simulation.replication.run import quiet
 from simulation.replication.world import World
 
 RATES = ("reset_rate", "cut_rate", "crash_rate", "pause_rate", "move_rate", "reassign_rate", "all_crash_rate")
 CALM = dict.fromkeys((*RATES, "slow_share", "slow_sync_share", "acks_one_share"), 0.0)
 CUT_AFTER_S = 5.0
 ROOM_S = 0.5  # for the command that changes the ISR, and the pace of the producers
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    before = structlog.get_config()
-    quiet()
-    yield
-    structlog.configure(**before)
 
 
 @pytest.mark.parametrize(("lag_limit_s", "noticed_s"), [(30.0, 1.0), (2.0, 0.2)])

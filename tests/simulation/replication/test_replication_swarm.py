@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
 from simulation.replication.planted_bugs import BUGS
-from simulation.replication.run import find_violation, quiet
+from simulation.replication.run import find_violation
 from simulation.replication.world import World
 
 SEEDS_PER_TEST = 20
@@ -18,14 +15,6 @@ SEEDS_OF_OLD_BUGS = (
     3467,  # a replica that was moved away and back before it heard of it was left behind
     4434,  # the same joined the ISR, then heard that it had been moved away, and deleted what it counted for
 )
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    before = structlog.get_config()
-    quiet()
-    yield
-    structlog.configure(**before)
 
 
 def _check(seeds: range) -> None:

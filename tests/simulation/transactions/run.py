@@ -4,20 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
 
-import structlog
-
+from harness.quiet import quiet_logs
 from simulation.transactions.history import Violation
 from simulation.transactions.planted_bugs import BUGS, PlantedBug
 from simulation.transactions.world import World
 
 PROGRESS_EVERY = 100
-
-
-def quiet() -> None:
-    """Nodes that fail on purpose have a lot to say."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def find_violation(seed: int, bug: PlantedBug | None = None) -> Exception | None:
@@ -33,13 +26,13 @@ def find_violation(seed: int, bug: PlantedBug | None = None) -> Exception | None
     return None
 
 
+@quiet_logs()
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--bugs", action="store_true")
     options = parser.parse_args()
-    quiet()
     if options.bugs:
         for name, bug in BUGS.items():
             found = next((seed for seed in range(options.seeds) if find_violation(seed, bug)), None)

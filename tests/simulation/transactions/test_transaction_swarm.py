@@ -7,26 +7,16 @@ of one transaction ever touches a later one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from simulation.transactions.planted_bugs import BUGS
-from simulation.transactions.run import find_violation, quiet
+from simulation.transactions.run import find_violation
 from simulation.transactions.world import World
 
 SEEDS_PER_TEST = 10
 LONG_SEEDS = 2000
 NEARBY_SEEDS = 40
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    before = structlog.get_config()
-    quiet()
-    yield
-    structlog.configure(**before)
 
 
 def _check(seeds: range) -> None:

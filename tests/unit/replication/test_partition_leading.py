@@ -11,6 +11,7 @@ import pytest
 from chronik.metadata.commands import ConfigChange, ConfigOperation, SetConfig
 from chronik.metadata.model import ResourceType
 from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.replication.lease import Lease
 from chronik.replication.partition import Partition
 from harness.replica_nodes import Clock, Nodes
 from harness.simulated_log import SimulatedLog, entries_of, writable
@@ -27,6 +28,19 @@ async def node() -> AsyncIterator[Nodes]:
 def led(nodes: Nodes, **configs: str) -> Partition:
     nodes.create("events", (1,), **configs)
     return nodes.partition(1, "events")
+
+
+def leased_for_a_second() -> tuple[Nodes, Clock, Partition, Lease]:
+    """One node that leads a partition with one record, and a clock that can run beyond its lease."""
+    clock = Clock()
+    nodes = Nodes(1, clock=clock)
+    nodes.start()
+    partition = led(nodes, durability="os")
+    lease = nodes.managers[1].lease
+    lease.revoke()
+    lease.renew(clock.now + 1)
+    partition.append(writable(1), required_acks=1, now_ms=1)
+    return nodes, clock, partition, lease
 
 
 def log_of(partition: Partition) -> SimulatedLog:
@@ -129,14 +143,7 @@ async def test_an_epoch_that_was_skipped_may_have_been_somebody_elses(node: Node
 
 
 async def test_a_lapsed_lease_refuses_appends_until_it_is_renewed() -> None:
-    clock = Clock()
-    nodes = Nodes(1, clock=clock)
-    nodes.start()
-    partition = led(nodes, durability="os")
-    lease = nodes.managers[1].lease
-    lease.revoke()
-    lease.renew(clock.now + 1)
-    partition.append(writable(1), required_acks=1, now_ms=1)
+    nodes, clock, partition, lease = leased_for_a_second()
     clock.now += 1
     for acks in (1, -1):
         with pytest.raises(KafkaError) as refused:
@@ -150,14 +157,7 @@ async def test_a_lapsed_lease_refuses_appends_until_it_is_renewed() -> None:
 
 
 async def test_without_the_lease_what_is_committed_can_be_read_but_nobody_is_kept_waiting_for_more() -> None:
-    clock = Clock()
-    nodes = Nodes(1, clock=clock)
-    nodes.start()
-    partition = led(nodes, durability="os")
-    lease = nodes.managers[1].lease
-    lease.revoke()
-    lease.renew(clock.now + 1)
-    partition.append(writable(1), required_acks=1, now_ms=1)
+    nodes, clock, partition, lease = leased_for_a_second()
     assert partition.latest_offset() == 1 and partition.read_nowait(1, 1 << 20) == b""
     clock.now += 2
     assert partition.read_nowait(0, 1 << 20) and await partition.read(0, 1 << 20)

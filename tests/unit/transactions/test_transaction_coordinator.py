@@ -6,14 +6,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-import structlog
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
 from chronik.transactions.state import EPOCH_MAX, KIP_890, State
+from harness.quiet import quiet_logs
 from simulation.transactions.model import Info, TrueLog
 from simulation.transactions.producers import produce
-from simulation.transactions.run import quiet
 from simulation.transactions.world import DATA, SETTINGS, STATE, SimulatedNode, World
 
 CALM = {
@@ -32,10 +31,8 @@ OLD = 0
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    before = structlog.get_config()
-    quiet()
-    yield
-    structlog.configure(**before)
+    with quiet_logs():
+        yield
 
 
 class Pair:
