@@ -29,7 +29,6 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
-    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -41,14 +40,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
-    DESCRIBE_ACLS = 29
-    CREATE_ACLS = 30
-    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
-    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
-    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -56,10 +50,6 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
-    DESCRIBE_CLIENT_QUOTAS = 48
-    ALTER_CLIENT_QUOTAS = 49
-    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
-    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
@@ -104,7 +94,6 @@ _TABLE = (
     (ApiKey.SYNC_GROUP, "SyncGroup", "group_membership", 0, 5, 4),
     (ApiKey.DESCRIBE_GROUPS, "DescribeGroups", "group_admin", 0, 6, 5),
     (ApiKey.LIST_GROUPS, "ListGroups", "group_admin", 0, 5, 3),
-    (ApiKey.SASL_HANDSHAKE, "SaslHandshake", "sasl", 0, 1, NEVER_FLEXIBLE),
     (ApiKey.API_VERSIONS, "ApiVersions", "api_versions", 0, 4, 3),
     (ApiKey.CREATE_TOPICS, "CreateTopics", "topics", 0, 7, 5),
     (ApiKey.DELETE_TOPICS, "DeleteTopics", "topics", 0, 6, 4),
@@ -116,14 +105,9 @@ _TABLE = (
     (ApiKey.END_TXN, "EndTxn", "transactions", 0, 5, 3),
     (ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", "transactions", 0, 2, 1),
     (ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", "transactions", 0, 5, 3),
-    (ApiKey.DESCRIBE_ACLS, "DescribeAcls", "acls", 0, 3, 2),
-    (ApiKey.CREATE_ACLS, "CreateAcls", "acls", 0, 3, 2),
-    (ApiKey.DELETE_ACLS, "DeleteAcls", "acls", 0, 3, 2),
     (ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", "configs", 0, 4, 4),
     (ApiKey.ALTER_CONFIGS, "AlterConfigs", "configs", 0, 2, 2),
-    (ApiKey.ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", "log_dirs", 0, 2, 2),
     (ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", "log_dirs", 0, 5, 2),
-    (ApiKey.SASL_AUTHENTICATE, "SaslAuthenticate", "sasl", 0, 2, 2),
     (ApiKey.CREATE_PARTITIONS, "CreatePartitions", "topics", 0, 3, 2),
     (ApiKey.DELETE_GROUPS, "DeleteGroups", "group_admin", 0, 2, 2),
     (ApiKey.ELECT_LEADERS, "ElectLeaders", "elections", 0, 2, 2),
@@ -131,10 +115,6 @@ _TABLE = (
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", "reassignments", 0, 1, 0),
     (ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", "reassignments", 0, 0, 0),
     (ApiKey.OFFSET_DELETE, "OffsetDelete", "group_offsets", 0, 0, NEVER_FLEXIBLE),
-    (ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", "quotas", 0, 1, 1),
-    (ApiKey.ALTER_CLIENT_QUOTAS, "AlterClientQuotas", "quotas", 0, 1, 1),
-    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", "scram", 0, 0, 0),
-    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", "scram", 0, 0, 0),
     (ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", "quorum", 0, 2, 0),
     (ApiKey.UPDATE_FEATURES, "UpdateFeatures", "cluster", 0, 2, 0),
     (ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", "cluster", 0, 2, 0),

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (versions 0 to 2), DescribeLogDirs (0 to 5)."""
+"""DescribeLogDirs (versions 0 to 5)."""
 
 # ruff: noqa: RUF012  (msgspec gives every instance its own empty list)
 
@@ -6,39 +6,6 @@ from typing import Annotated, ClassVar
 
 from chronik.protocol.api import ApiKey
 from chronik.protocol.wire import Bool, Int16, Int32, Int64, Message, String, V
-
-
-class AlterReplicaLogDirTopic(Message):
-    name: String = ""
-    partitions: list[Int32] = []
-
-
-class AlterReplicaLogDir(Message):
-    path: String = ""
-    topics: list[AlterReplicaLogDirTopic] = []
-
-
-class AlterReplicaLogDirsRequest(Message):
-    API: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
-
-    dirs: list[AlterReplicaLogDir] = []
-
-
-class AlterReplicaLogDirPartitionResult(Message):
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
-
-
-class AlterReplicaLogDirTopicResult(Message):
-    topic_name: String = ""
-    partitions: list[AlterReplicaLogDirPartitionResult] = []
-
-
-class AlterReplicaLogDirsResponse(Message):
-    API: ClassVar[ApiKey] = ApiKey.ALTER_REPLICA_LOG_DIRS
-
-    throttle_time_ms: Int32 = 0
-    results: list[AlterReplicaLogDirTopicResult] = []
 
 
 class DescribableLogDirTopic(Message):
