@@ -272,7 +272,7 @@ _REPLICATION = [
         _LIST,
         "",
         "",
-        "Replicas whose replication is throttled on the follower's side.",
+        "Taken for the sake of Kafka's tools; throttling happens on the leader's side.",
         throttled_replicas,
     ),
 ]
@@ -291,7 +291,7 @@ _DURABILITY = [
         _LONG,
         LONG_MAX,
         "log.flush.interval.messages",
-        "Records after which the log is synced, where durability is os.",
+        "Records after which the log is synced; any number makes the topic as durable as durability=fsync does.",
         at_least(1),
     ),
     _define(
@@ -299,7 +299,7 @@ _DURABILITY = [
         _LONG,
         LONG_MAX,
         (Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
-        "Time after which the log is synced, where durability is os.",
+        "Time after which the log is synced; any time makes the topic as durable as durability=fsync does.",
         at_least(0),
     ),
 ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from chronik.metadata.config_definitions import Value
+from chronik.metadata.config_definitions import LONG_MAX, Value
 from chronik.metadata.topic_configs import TOPIC_CONFIGS
 
 
@@ -59,6 +59,22 @@ class TopicSettings(msgspec.Struct, frozen=True):
     @property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
+
+    @property
+    def synced(self) -> bool:
+        """Whether an append counts only once it is on the disk. Who wants syncs now and then gets one per append: group
+        commit makes it cheap, and a promise of "some of it" is none."""
+        return self.durability == "fsync" or min(self.flush_messages, self.flush_ms) < LONG_MAX
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level that goes with `compression.type`; None is the codec's own default."""
+        levels = {
+            "gzip": self.compression_gzip_level if self.compression_gzip_level > 0 else None,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        return levels.get(self.compression_type)
 
 
 SETTING_NAMES: dict[str, str] = {field.replace("_", "."): field for field in TopicSettings.__struct_fields__}

@@ -67,6 +67,6 @@ def replica_settings(settings: TopicSettings) -> ReplicaSettings:
         min_cleanable_dirty_ratio=settings.min_cleanable_dirty_ratio,
         max_message_bytes=settings.max_message_bytes,
         file_delete_delay_ms=settings.file_delete_delay_ms,
-        durability="os" if settings.durability == "os" else "fsync",
+        durability="fsync" if settings.synced else "os",
     )
     return ReplicaSettings(log, settings.min_insync_replicas, settings.leader_replication_throttled_replicas)

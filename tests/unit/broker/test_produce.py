@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -283,6 +284,21 @@ async def test_a_topic_with_its_own_codec_stores_batches_in_it_and_keeps_their_o
     assert offsets == list(range(15))
     assert {info.compression for info, _ in node.log("t").batches} == {Compression.ZSTD}
     assert [value for _, _, value in node.log("t").records()] == [b"%d" % i for i in range(15)]
+
+
+@pytest.mark.parametrize(("codec", "hardest"), [("gzip", "9"), ("zstd", "22")])
+async def test_a_topic_with_its_own_codec_compresses_as_hard_as_it_is_told(
+    node: ServedNode, codec: str, hardest: str
+) -> None:
+    client = await node.connect()
+    value = b" ".join(b"%x" % number for number in random.Random(1).choices(range(1 << 12), k=4000))
+    sizes = []
+    for level in ("1", hardest):
+        await node.create_topic(f"t{level}", compression_type=codec, **{f"compression_{codec}_level": level})
+        assert only(await client.ask(request_for(batch_of(value), topic=f"t{level}"), 9)).error_code == 0
+        (stored,) = node.log(f"t{level}").batches
+        sizes.append(stored[0].size)
+    assert sizes[0] > sizes[1]
 
 
 async def test_a_compacted_topic_takes_no_record_without_a_key(node: ServedNode) -> None:

@@ -18,6 +18,7 @@ from chronik.metadata.model import ResourceType
 from chronik.metadata.store import MetadataStore
 from chronik.metadata.topic_configs import TOPIC_CONFIGS
 from chronik.protocol.errors import ErrorCode, KafkaError
+from chronik.replication.settings import replica_settings
 from harness.metadata_double import bring_up, local_store
 
 SET, DELETE, APPEND = c.ConfigOperation.SET, c.ConfigOperation.DELETE, c.ConfigOperation.APPEND
@@ -188,6 +189,16 @@ async def test_the_finest_unit_wins_within_one_place_and_no_limit_stays_no_limit
     assert view.topic_settings("t").retention_ms == 120_000
     _, view = await cluster({"log.retention.hours": "-1"})
     assert view.topic_settings("t").retention_ms == -1
+
+
+async def test_who_asks_for_any_sync_gets_synced_appends() -> None:
+    store, view = await cluster({"durability": "os"})
+    assert replica_settings(view.topic_settings("t")).log.durability == "os"
+    for name in ("flush.ms", "flush.messages"):
+        await store.propose(set_config_command(store.image, ResourceType.TOPIC, "t", [(SET, name, "1000")]))
+        assert replica_settings(view.topic_settings("t")).log.durability == "fsync"
+        await store.propose(set_config_command(store.image, ResourceType.TOPIC, "t", [(DELETE, name, None)]))
+    assert replica_settings(view.topic_settings("t")).log.durability == "os"
 
 
 async def test_another_brokers_settings_do_not_hold_here() -> None:

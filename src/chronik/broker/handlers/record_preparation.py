@@ -81,6 +81,7 @@ def convert(records: Buffer, settings: TopicSettings, version: int, now_ms: int)
         made += reencode(
             view[info.position : info.end],
             compression=CODECS.get(settings.compression_type),
+            level=settings.compression_level,
             require_keys=settings.compact,
         )
     converted = parse_batches(made, check_crc=False)

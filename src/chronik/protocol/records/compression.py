@@ -82,12 +82,15 @@ class Compression(enum.IntEnum):
 _BY_BITS = tuple(Compression)
 
 
-def compress(codec: Compression, data: bytes | bytearray | memoryview) -> bytes:
-    """Compress as Kafka's own producers do: xerial framing for snappy, independent blocks for lz4."""
+def compress(codec: Compression, data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
+    """Compress as Kafka's own producers do: xerial framing for snappy, independent blocks for lz4.
+
+    The library for lz4 has one level, whatever it is asked for; snappy has none.
+    """
     if codec is Compression.NONE:
         return bytes(data)
     if codec is Compression.GZIP:
-        packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WBITS)
+        packer = zlib.compressobj(_GZIP_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WBITS)
         return packer.compress(data) + packer.flush()
     cramjam = _cramjam()
     if codec is Compression.SNAPPY:
@@ -96,7 +99,7 @@ def compress(codec: Compression, data: bytes | bytearray | memoryview) -> bytes:
         lz4 = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
         lz4.compress(bytes(data))
         return bytes(lz4.finish())
-    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
 
 
 def decompress(

@@ -52,14 +52,15 @@ def reencode(
     batch: Buffer,
     *,
     compression: Compression | None = None,
+    level: int | None = None,
     log_append_time: int | None = None,
     require_keys: bool = False,
     limit: int = MAX_DECOMPRESSED_BYTES,
 ) -> bytearray:
     """A copy of the batch with another codec and, or, LogAppendTime; offsets, producer and records stay as they are.
 
-    `compression` None keeps the codec. The records are validated as in `check_records`, since nothing but whole
-    records should get a fresh checksum. Raises KafkaError.
+    `compression` None keeps the codec, `level` None is the codec's default. The records are validated as in
+    `check_records`, since nothing but whole records should get a fresh checksum. Raises KafkaError.
     """
     info, payload = batch_payload(batch, limit=limit)
     _check_decoded(info, payload, require_keys=require_keys)
@@ -68,7 +69,7 @@ def reencode(
     else:
         assert compression is not None
         made = bytearray(batch[:HEADER_SIZE])
-        made += compress(compression, payload)
+        made += compress(compression, payload, level)
         _LENGTH.pack_into(made, 8, len(made) - LOG_OVERHEAD)
         _ATTRIBUTES.pack_into(made, _ATTRIBUTES_POSITION, info.attributes & ~COMPRESSION_MASK | compression)
         _CRC.pack_into(made, CRC_POSITION, crc32c(memoryview(made)[CRC_START:]))
