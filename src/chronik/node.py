@@ -39,11 +39,12 @@ from chronik.metadata.commands import RegisterBroker
 from chronik.metadata.configs import ConfigView, static_problems
 from chronik.metadata.delta import Delta
 from chronik.metadata.model import NO_LEADER, BrokerStatus
+from chronik.metadata.snapshot import UnreadableSnapshot
 from chronik.metadata.store import MetadataStore, SlicedStore
 from chronik.process import raise_open_files, tune_allocator, tune_collector
 from chronik.raft.driver import RaftDriver
 from chronik.raft.driver_settings import DriverSettings
-from chronik.raft.storage import RaftStorage
+from chronik.raft.storage import RaftStorage, StorageError
 from chronik.raft.transport import PeerTransport
 from chronik.replication.lease import Lease
 from chronik.replication.manager import ReplicaManager
@@ -62,6 +63,7 @@ T = TypeVar("T")
 LEAVE_TIMEOUT_S = 3.0
 STOP_TIMEOUT_S = 4.2
 """After this long a stopping node ends, whatever is left; the next start recovers."""
+EXIT_FAILED = 1
 FIRST_REGISTRATION_S = 2.0
 """How long the ready line waits to be able to say that the node is registered; it is printed in any case."""
 CLIENT_GRACE_S = 0.2
@@ -71,6 +73,10 @@ INCARNATION_BYTES = 16
 
 class CannotStart(Exception):
     """The node cannot be started as configured; the text is one line that says what to do."""
+
+
+class CannotGoOn(Exception):
+    """The node ended itself, in order, because it must not go on; the text is one line that says why."""
 
 
 def run_node(config: NodeConfig) -> None:
@@ -109,6 +115,7 @@ class Node:
         self._http_listener: socket.socket | None = None
         self._cluster_id = ""
         self._stop_requested = asyncio.Event()
+        self._failure: str | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -130,6 +137,8 @@ class Node:
             stopping.cancel()
             await asyncio.gather(starting, stopping, return_exceptions=True)
             await self._stop()
+        if self._failure is not None:
+            raise CannotGoOn(self._failure)
 
     # --- building ------------------------------------------------------------------------------------------------
 
@@ -229,7 +238,10 @@ class Node:
             self._http_listener = self._http_socket(self.config.http)
         host, port = await self._bind("Kafka", self.config.kafka, self.listener.start(*_where(self.config.kafka)))
         self.kafka = Address(host, port)
-        await self._bind("peer", self.config.peer, self.raft.start())
+        try:
+            await self._bind("peer", self.config.peer, self.raft.start())
+        except (StorageError, UnreadableSnapshot) as error:
+            raise CannotStart(str(error)) from error
         await self.logs.start()
         self.groups.start()
         self.transactions.start()
@@ -325,7 +337,7 @@ class Node:
         def end() -> None:
             log.warning("not everything could be closed in time; the next start recovers", waited_s=STOP_TIMEOUT_S)
             sys.stdout.flush()
-            os._exit(0)
+            os._exit(EXIT_FAILED if self._failure is not None else 0)
 
         timer = threading.Timer(STOP_TIMEOUT_S, end)
         timer.daemon = True
@@ -357,10 +369,12 @@ class Node:
 
     def _superseded(self, reason: str) -> None:
         log.error("another process has registered with this node's id; stopping", reason=reason)
+        self._failure = reason
         self._stop_requested.set()
 
     def _consensus_failed(self, reason: str) -> None:
         log.error("stopping: this node can no longer take part in consensus", reason=reason)
+        self._failure = reason
         self._stop_requested.set()
 
 

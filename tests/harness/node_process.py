@@ -155,6 +155,11 @@ class NodeProcess:
         """Ends the node with SIGTERM and returns its exit code."""
         return self._end(signal.SIGTERM, deadline_s)
 
+    def wait_ended(self, deadline_s: float = READY_DEADLINE_S) -> int:
+        """Waits until the node ends by itself and returns its exit code."""
+        assert self._process is not None, "the node was not started"
+        return self._process.wait(deadline_s)
+
     def kill(self) -> None:
         """kill -9."""
         self._end(signal.SIGKILL, STOP_DEADLINE_S)

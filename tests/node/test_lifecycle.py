@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from chronik.client.cluster import Cluster
+from chronik.raft.storage import RaftStorage
+from chronik.raft.types import Entry, EntryKind
 from harness.clients.kafka_python import KafkaPython
 from harness.clients.message import Message
 from harness.node_process import NodeProcess
@@ -111,6 +113,28 @@ def test_a_locked_data_folder_is_one_clear_line(fresh_node: NodeProcess) -> None
     fresh_node.start()
     line = refused("--data-dir", str(fresh_node.data_dir), "--kafka", "127.0.0.1:0", "--peer", "127.0.0.1:0")
     assert str(fresh_node.data_dir) in line and str(fresh_node.pid) in line
+
+
+def test_a_consensus_log_of_a_newer_version_is_one_clear_line_and_stays_as_it_is(fresh_node: NodeProcess) -> None:
+    fresh_node.start().stop()
+    (path,) = (fresh_node.data_dir / "metadata").glob("wal-*.log")
+    newer = path.read_bytes() + b"2LRC" + bytes(60)
+    path.write_bytes(newer)
+    line = refused("--data-dir", str(fresh_node.data_dir), "--kafka", fresh_node.bootstrap, "--peer", fresh_node.peer)
+    assert "newer Chronik" in line and "start this node with the newer version" in line
+    assert path.read_bytes() == newer
+
+
+def test_a_command_of_a_newer_version_ends_the_node_with_an_error_that_says_so(fresh_node: NodeProcess) -> None:
+    fresh_node.start().stop()
+    storage = RaftStorage(fresh_node.data_dir / "metadata")
+    last = storage.open().entries[-1]
+    storage.save([Entry(last.term, last.index + 1, EntryKind.DATA, b"\x01\x81\xa1c\xa6future")], None, sync=True)
+    storage.close()
+    fresh_node.start(wait=False)
+    assert fresh_node.wait_ended() == 1
+    line = fresh_node.log_since_start().strip().splitlines()[-1]
+    assert line.startswith("chronik: ") and "upgrade this node" in line
 
 
 def test_an_unknown_broker_setting_is_one_clear_line(tmp_path: Path) -> None:

@@ -54,12 +54,14 @@ def start(
     except ConfigError as error:
         _refuse(error)
     _import_structlog_alone()
-    from chronik.node import CannotStart, run_node
+    from chronik.node import EXIT_FAILED, CannotGoOn, CannotStart, run_node
 
     try:
         run_node(node_config)
     except CannotStart as error:
         _refuse(error)
+    except CannotGoOn as error:
+        _refuse(error, EXIT_FAILED)
 
 
 def _import_structlog_alone() -> None:
@@ -86,6 +88,6 @@ def _broker_settings(pairs: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
-def _refuse(error: Exception) -> None:
+def _refuse(error: Exception, code: int = EXIT_CANNOT_START) -> None:
     print(f"chronik: {error}", file=sys.stderr)
-    sys.exit(EXIT_CANNOT_START)
+    sys.exit(code)

@@ -23,7 +23,9 @@ log = structlog.get_logger()
 
 SNAPSHOTS_KEPT = 2
 SNAPSHOT_CHUNK_BYTES = 1024 * 1024
-_MAGIC = b"CHRSNAP1"
+_FAMILY = b"CHRSNAP"
+_VERSION = b"1"
+_MAGIC = _FAMILY + _VERSION
 _LENGTHS = struct.Struct("<II")
 _PREFIX = "snapshot-"
 _SUFFIX = ".snap"
@@ -33,6 +35,10 @@ _CORRUPT_SUFFIX = ".corrupt"
 
 class SnapshotCorrupt(Exception):
     """The file or the received bytes are not the snapshot they claim to be."""
+
+
+class SnapshotTooNew(Exception):
+    """A newer version wrote the file, and this one cannot read it. Nothing was changed."""
 
 
 _decode_meta = msgspec.msgpack.Decoder(SnapshotMeta).decode
@@ -45,6 +51,10 @@ def _header(meta: SnapshotMeta) -> bytes:
 
 def _name(meta: SnapshotMeta) -> str:
     return f"{_PREFIX}{meta.index:020d}-{meta.term:010d}{_SUFFIX}"
+
+
+def _too_new(path: Path) -> str:
+    return f"{path} was written by a newer Chronik. Nothing was changed; start this node with the newer version again"
 
 
 class _Incoming(msgspec.Struct):
@@ -92,13 +102,19 @@ class SnapshotStore:
     def _load(self, path: Path) -> tuple[SnapshotMeta, bytes]:
         content = self._fs.read(path)
         start = len(_MAGIC) + _LENGTHS.size
+        version = content[len(_FAMILY) : len(_MAGIC)]
+        if content.startswith(_FAMILY) and version > _VERSION:
+            raise SnapshotTooNew(_too_new(path))
         if len(content) < start or not content.startswith(_MAGIC):
             raise SnapshotCorrupt(f"{path} does not begin as a snapshot does")
         length, crc = _LENGTHS.unpack_from(content, len(_MAGIC))
         header = content[start : start + length]
         if len(header) < length or zlib.crc32(header) != crc:
             raise SnapshotCorrupt(f"the header of {path} does not match its checksum")
-        meta = _decode_meta(header)
+        try:
+            meta = _decode_meta(header)
+        except msgspec.DecodeError as error:
+            raise SnapshotTooNew(_too_new(path)) from error
         data = content[start + length :]
         if len(data) != meta.size or zlib.crc32(data) != meta.checksum or _name(meta) != path.name:
             raise SnapshotCorrupt(f"the data of {path} does not match its checksum")

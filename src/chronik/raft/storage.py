@@ -21,9 +21,18 @@ import msgspec
 import structlog
 
 from chronik.raft.files import FileSystem, OsFileSystem, write_durably
-from chronik.raft.snapshots import SnapshotStore
+from chronik.raft.snapshots import SnapshotStore, SnapshotTooNew
 from chronik.raft.types import DIRECTORY_ID_BYTES, Entry, HardState, SnapshotMeta
-from chronik.raft.wal import SEGMENT_BYTES, LogPoint, WalCorrupt, WalRecord, WalState, WriteAheadLog, WriteLost
+from chronik.raft.wal import (
+    SEGMENT_BYTES,
+    LogPoint,
+    WalCorrupt,
+    WalRecord,
+    WalState,
+    WalTooNew,
+    WriteAheadLog,
+    WriteLost,
+)
 
 log = structlog.get_logger()
 
@@ -46,6 +55,10 @@ class StorageFailed(StorageError):
 
 class StorageCorrupt(StorageError):
     """What is on disk contradicts itself; this node must not take part with it."""
+
+
+class StorageTooNew(StorageError):
+    """A newer version wrote what is on disk. Nothing was changed; the newer version can go on with it."""
 
 
 class Recovered(msgspec.Struct):
@@ -99,14 +112,21 @@ class RaftStorage:
 
     def open(self) -> Recovered:
         """Reads the folder, creating it when it is not there, and checks that log and snapshot fit together."""
+        try:
+            return self._open()
+        except WalCorrupt as error:
+            raise StorageCorrupt(str(error)) from error
+        except (WalTooNew, SnapshotTooNew) as error:
+            raise StorageTooNew(str(error)) from error
+        except OSError as error:
+            raise StorageFailed(f"the consensus log in {self.folder} cannot be opened: {error}") from error
+
+    def _open(self) -> Recovered:
         self._fs.make_folder(self.folder)
         self._open_identity()
         newest = self.snapshots.open()
         meta, data = newest if newest is not None else (SnapshotMeta(), None)
-        try:
-            state = self._wal.open()
-        except WalCorrupt as error:
-            raise StorageCorrupt(str(error)) from error
+        state = self._wal.open()
         entries = self._entries_after(meta, state)
         self._wal.trim(0)
         last = entries[-1] if entries else Entry(meta.term, meta.index)
@@ -122,9 +142,9 @@ class RaftStorage:
             except (msgspec.DecodeError, ValueError) as error:
                 raise StorageCorrupt(f"{path} cannot be read ({error}). Restore it from a copy") from error
             if identity.format > FORMAT:
-                raise StorageCorrupt(
+                raise StorageTooNew(
                     f"{self.folder} has format {identity.format}, made by a newer Chronik; this one reads up to "
-                    f"{FORMAT}. Start it with the newer version"
+                    f"{FORMAT}. Nothing was changed; start this node with the newer version again"
                 )
         elif any(name.startswith("wal-") for name in self._fs.names(self.folder)):
             raise StorageCorrupt(

@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     data: bytes = b""
 
 
-class HardState(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class HardState(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """What a node must remember over a crash. `commit` may lag behind after a crash; term and vote may not."""
 
     term: int = 0

@@ -8,7 +8,9 @@ the hard state and the end of the log at that point, so the segments before it c
 
 `synced` says up to which sequence everything was durable when the frame was written. It tells a torn tail from damage:
 an unreadable frame that nothing later claims to have been synced was never acknowledged and is cut off; one that was
-synced is damage, and opening the log fails rather than forget what this node has promised.
+synced is damage, and opening the log fails rather than forget what this node has promised. A frame that a newer
+version wrote is neither: the last byte of the magic is the version of the frame, and a frame of a later version, or an
+intact one whose content this version does not know, stops the opening before anything is cut.
 
 What is not here: snapshots, and the decision how far to trim (`storage.py`).
 """
@@ -30,9 +32,11 @@ log = structlog.get_logger()
 
 SEGMENT_BYTES = 16 * 1024 * 1024
 FRAME_BYTES_MAX = 64 * 1024 * 1024
-FRAME_MAGIC = 0x43524C31
+FRAME_VERSION = ord("1")
+FRAME_MAGIC = 0x43524C00 | FRAME_VERSION
 _HEADER = struct.Struct("<IIIQQ")
 _MAGIC_BYTES = struct.pack("<I", FRAME_MAGIC)
+_FAMILY = _MAGIC_BYTES[1:]
 _CHECKED = struct.Struct("<IQQ")
 _PREFIX = "wal-"
 _SUFFIX = ".log"
@@ -42,18 +46,22 @@ class WalCorrupt(Exception):
     """The log is damaged in a place that had been made durable. The message says where and what can be done."""
 
 
+class WalTooNew(Exception):
+    """A newer version wrote a part of the log that this one cannot read. Nothing was changed."""
+
+
 class WriteLost(Exception):
     """A sync failed, or a failed write could not be taken back: what is on the disk is unknown from here on."""
 
 
-class LogPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class LogPoint(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """A place in the log."""
 
     index: int = 0
     term: int = 0
 
 
-class WalRecord(msgspec.Struct, array_like=True, frozen=True):
+class WalRecord(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """The payload of a frame. `reset` comes before `entries`; `start` is only in the first frame of a segment."""
 
     entries: list[Entry] = []
@@ -104,11 +112,13 @@ class _Segment(msgspec.Struct):
 
 
 class _Frame(msgspec.Struct):
+    """An intact frame. `record` is None when its content is not known to this version."""
+
     position: int
     end: int
     sequence: int
     synced: int
-    record: WalRecord
+    record: WalRecord | None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -121,16 +131,26 @@ def _parse_frame(data: bytes, position: int) -> _Frame | None:
         return None
     magic, length, crc, sequence, synced = _HEADER.unpack_from(data, position)
     start = position + _HEADER.size
-    if magic != FRAME_MAGIC or length > FRAME_BYTES_MAX or start + length > len(data):
+    if magic != FRAME_MAGIC or start + length > len(data):
         return None
     payload = memoryview(data)[start : start + length]
     if zlib.crc32(payload, zlib.crc32(_CHECKED.pack(length, sequence, synced))) != crc:
         return None
+    record: WalRecord | None
     try:
         record = _decode(payload)
     except msgspec.DecodeError:
-        return None
+        record = None
     return _Frame(position, start + length, sequence, synced, record)
+
+
+def _newer_version(data: bytes, position: int) -> int | None:
+    """The version of the frame that begins at `position`, if it is one that only a newer Chronik reads.
+
+    A write that was torn leaves zeros, or nothing, where the version should be.
+    """
+    start = data[position : position + len(_MAGIC_BYTES)]
+    return start[0] if start[1:] == _FAMILY and start[0] > FRAME_VERSION else None
 
 
 def _frames_after_damage(data: bytes, position: int) -> Iterator[_Frame]:
@@ -142,6 +162,19 @@ def _frames_after_damage(data: bytes, position: int) -> Iterator[_Frame]:
         position += 1
 
 
+def _refuse_newer(path: Path, data: bytes, position: int) -> None:
+    version = _newer_version(data, position)
+    if version is not None:
+        raise WalTooNew(_too_new(path, position, f"a frame of version {chr(version)!r}, not {chr(FRAME_VERSION)!r}"))
+
+
+def _too_new(path: Path, position: int, what: str) -> str:
+    return (
+        f"{path} has {what}, at byte {position}: a newer Chronik wrote it. Nothing was changed; start this node with "
+        f"the newer version again"
+    )
+
+
 class WriteAheadLog:
     """The log on disk. All calls block. After `WriteLost` nothing may be written any more."""
 
@@ -151,6 +184,7 @@ class WriteAheadLog:
         self._segment_bytes = segment_bytes
         self._segments: list[_Segment] = []
         self._stale: list[_Segment] = []
+        self._torn_at_start: list[str] = []
         self._file: AppendFile | None = None
         self._next_sequence = 1
         self._synced_sequence = 0
@@ -176,6 +210,12 @@ class WriteAheadLog:
         state = WalState(HardState(), [])
         for position, segment in enumerate(segments):
             self._read_segment(segment, state, segments[position + 1 :])
+        # Only now, when all of it was found readable, is anything changed.
+        for name in self._torn_at_start:
+            log.warning("removed a segment of the consensus log whose first write was torn", file=name)
+            self._fs.remove(self._folder / name)
+            self._fs.sync_folder(self._folder)
+        self._torn_at_start.clear()
         if self._segments:
             # A process that was killed leaves bytes that only the page cache holds; nothing may rest on those.
             last = self._segments[-1]
@@ -194,9 +234,7 @@ class WriteAheadLog:
         joins = bool(self._segments) and segment.first_sequence == self._next_sequence
         if frame is None:
             self._require_torn(segment, data, 0, later)
-            log.warning("removed a segment of the consensus log whose first write was torn", file=segment.path.name)
-            self._fs.remove(segment.path)
-            self._fs.sync_folder(self._folder)
+            self._torn_at_start.append(segment.path.name)
             return
         if not joins:
             # Segments before a gap were trimmed, and their removal reached the disk in part. Start over from here;
@@ -206,10 +244,13 @@ class WriteAheadLog:
             self._next_sequence = segment.first_sequence
         first = not joins
         while frame is not None and frame.sequence == self._next_sequence:
-            state.replay(frame.record, first)
+            record = frame.record
+            if record is None:
+                raise WalTooNew(_too_new(segment.path, frame.position, "a record that this version does not know"))
+            state.replay(record, first)
             first = False
-            if frame.record.entries:
-                segment.last_index = max(segment.last_index, frame.record.entries[-1].index)
+            if record.entries:
+                segment.last_index = max(segment.last_index, record.entries[-1].index)
             segment.size = frame.end
             self._next_sequence += 1
             frame = _parse_frame(data, segment.size)
@@ -236,6 +277,7 @@ class WriteAheadLog:
                 f"is intact. This node cannot know what it promised. Restore the file from a copy made before the "
                 f"damage, or empty the data folder and add the node to the cluster again"
             )
+        _refuse_newer(segment.path, data, position)
 
     def append(self, record: WalRecord, *, sync: bool) -> None:
         """Writes one frame; with `sync` it and all before it are durable when this returns.

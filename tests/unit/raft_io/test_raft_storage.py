@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronik.raft.snapshots import SnapshotCorrupt
-from chronik.raft.storage import RaftStorage, StorageCorrupt, StorageError, StorageFailed, StorageFull
+from chronik.raft.storage import (
+    RaftStorage,
+    StorageCorrupt,
+    StorageError,
+    StorageFailed,
+    StorageFull,
+    StorageTooNew,
+)
 from chronik.raft.types import Configuration, Entry, EntryKind, HardState, Member, SnapshotMeta
 from harness.raft_disk import PowerCut, SimulatedRaftDisk
 
@@ -68,8 +77,33 @@ def test_a_folder_of_a_newer_format_is_refused_with_advice() -> None:
     disk = SimulatedRaftDisk()
     opened(disk)
     disk.overwrite(FOLDER / "directory.id", b'{"format": 9, "directory_id": "00"}')
-    with pytest.raises(StorageCorrupt, match="newer Chronik"):
+    with pytest.raises(StorageTooNew, match="newer Chronik"):
         opened(disk)
+
+
+@pytest.mark.parametrize("change", ["version", "header"])
+def test_a_snapshot_of_a_later_version_is_a_stop_and_is_not_set_aside(change: str) -> None:
+    disk = SimulatedRaftDisk()
+    storage = opened(disk)
+    storage.save(entries(1, 5), HardState(1, 0, 5), sync=True)
+    storage.snapshots.write(SnapshotMeta(5, 1, CONFIGURATION), [b"some state"])
+    path = snapshot_file(disk, 0)
+    whole = disk.read(path)
+    header = b"a header of another shape"
+    later = {
+        "version": b"CHRSNAP2" + whole[8:],
+        "header": b"CHRSNAP1" + struct.pack("<II", len(header), zlib.crc32(header)) + header,
+    }
+    disk.overwrite(path, later[change])
+    with pytest.raises(StorageTooNew, match=r"newer Chronik\. Nothing was changed"):
+        opened(disk)
+    assert disk.read(path) == later[change]
+
+
+def test_a_folder_that_cannot_be_read_is_said_to_be_that(tmp_path: Path) -> None:
+    (tmp_path / "raft").write_bytes(b"a file where the folder should be")
+    with pytest.raises(StorageFailed, match="raft cannot be opened"):
+        RaftStorage(tmp_path / "raft").open()
 
 
 def test_a_folder_never_changes_its_cluster() -> None:

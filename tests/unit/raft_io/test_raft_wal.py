@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronik.raft.files import OsFileSystem
 from chronik.raft.types import Entry, EntryKind, HardState
-from chronik.raft.wal import LogPoint, WalCorrupt, WalRecord, WriteAheadLog, WriteLost
+from chronik.raft.wal import LogPoint, WalCorrupt, WalRecord, WalTooNew, WriteAheadLog, WriteLost
 from harness.raft_disk import PowerCut, SimulatedRaftDisk
 
 FOLDER = Path("/raft")
@@ -97,6 +100,73 @@ def test_a_hole_in_a_write_that_was_never_synced_is_a_torn_tail_not_damage() -> 
     content[good : good + 30] = bytes(30)
     disk.overwrite(path, bytes(content))
     assert WriteAheadLog(disk, FOLDER).open().entries == entries(1, 1)
+
+
+def frame(payload: bytes, sequence: int, synced: int, magic: bytes = b"1LRC") -> bytes:
+    """A frame as it lies on the disk."""
+    crc = zlib.crc32(payload, zlib.crc32(struct.pack("<IQQ", len(payload), sequence, synced)))
+    return magic + struct.pack("<IIQQ", len(payload), crc, sequence, synced) + payload
+
+
+UNKNOWN_CONTENT = {
+    "a field": [[], None, None, None, "new"],
+    "a kind of entry": [[[1, 2, 77, b""]], None, None, None],
+    "a field of the hard state": [[], [1, 2, 0, b"d" * 16, "new"], None, None],
+    "another shape": {"entries": []},
+}
+
+
+def refused_as_too_new(disk: SimulatedRaftDisk) -> None:
+    """Opening the log stops, and the newer version that can read it finds it as it was."""
+    before = {name: disk.read(FOLDER / name) for name in disk.names(FOLDER)}
+    with pytest.raises(WalTooNew, match=r"a newer Chronik wrote it\. Nothing was changed"):
+        WriteAheadLog(disk, FOLDER).open()
+    assert {name: disk.read(FOLDER / name) for name in disk.names(FOLDER)} == before
+
+
+@pytest.mark.parametrize("content", UNKNOWN_CONTENT.values(), ids=UNKNOWN_CONTENT.keys())
+def test_an_intact_frame_with_unknown_content_is_a_stop_not_a_torn_tail(content: object) -> None:
+    disk = SimulatedRaftDisk()
+    log_with(disk, [WalRecord(entries(1, 1))])
+    path = only_segment(disk)
+    whole = disk.read(path)
+    disk.overwrite(path, whole + frame(msgspec.msgpack.encode(content), 2, 1))
+    refused_as_too_new(disk)
+    torn = frame(msgspec.msgpack.encode(content), 2, 1)[:-1]
+    disk.overwrite(path, whole + torn)
+    assert WriteAheadLog(disk, FOLDER).open().entries == entries(1, 1), "a torn one promised nothing"
+
+
+@pytest.mark.parametrize("size", [4, 28, 60], ids=["its magic alone", "its header", "whole"])
+def test_a_frame_of_a_later_version_is_a_stop_not_a_torn_tail(size: int) -> None:
+    disk = SimulatedRaftDisk()
+    log_with(disk, [WalRecord(entries(1, 1))])
+    path = only_segment(disk)
+    later = frame(b"what only the newer version can read", 2, 1, b"2LRC")[:size]
+    disk.overwrite(path, disk.read(path) + later)
+    refused_as_too_new(disk)
+
+
+def test_a_segment_of_a_later_version_is_a_stop_before_anything_is_cut_or_removed() -> None:
+    disk = SimulatedRaftDisk()
+    log_with(disk, [WalRecord(entries(1, 1))])
+    path = only_segment(disk)
+    disk.overwrite(path, disk.read(path) + b"torn")
+    later = FOLDER / path.name.replace("1.log", "2.log")
+    disk.open_append(later)
+    disk.overwrite(later, frame(b"?", 2, 1, b"2LRC"))
+    refused_as_too_new(disk)
+
+
+@pytest.mark.parametrize("tail", [b"\x00LRC", b"2LR", bytes(40), b"1LRC" + bytes(40)])
+def test_what_a_torn_write_can_leave_is_cut_and_never_taken_for_a_later_version(tail: bytes) -> None:
+    disk = SimulatedRaftDisk()
+    log_with(disk, [WalRecord(entries(1, 1))])
+    path = only_segment(disk)
+    good = disk.size(path)
+    disk.overwrite(path, disk.read(path) + tail)
+    assert WriteAheadLog(disk, FOLDER).open().entries == entries(1, 1)
+    assert disk.size(path) == good
 
 
 def test_each_segment_repeats_the_hard_state_so_that_older_ones_can_go() -> None:
