@@ -117,7 +117,3 @@ class Sessions:
     def knows(self, node_id: int, index: int) -> bool:
         session = self._sessions.get(node_id)
         return session is not None and session.applied_index >= index
-
-    def lease_end(self) -> float:
-        """When the last lease promised so far ends; for status pages and tests."""
-        return max((session.lease_until for session in self._sessions.values()), default=-math.inf)

@@ -248,12 +248,6 @@ class RaftDriver:
         await self._log_worker.run(lambda: self._storage.set_cluster_id(cluster_id))
         self._transport.set_cluster_id(cluster_id)
 
-    def transfer_leadership(self, target: int) -> None:
-        """Asks the core to hand leadership to another voter; who leads tells whether it did."""
-        self._require_started()
-        self._core.transfer(target)
-        self._touch()
-
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """Calls `callback(leads, term)` when this node begins to lead, having applied all that was committed before,
         and when it stops to."""
