@@ -4,6 +4,8 @@ A log is kept under the id of its topic. Data is removed only when metadata says
 that this replica was moved away while others were in sync; everything else that metadata does not know is set aside and
 reported, never deleted on a guess. And nothing is judged before this process's own registration is in the image: until
 then the image may be older than the data. A topic that was created again has another id and never sees the old data.
+A log that the disk did not let us open stays where it is, and stays the replica's: one that began anew in its place
+would be empty, and count as in sync.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class OrphanKeeper:
     def settle(self) -> Iterator[None]:
         """Goes through everything on disk, a log at a time, once the image is known to be recent enough."""
         for topic, index, topic_id in list(self._logs.known()):
+            if self._unreadable(self._logs.get(topic, index)):
+                continue
             known = self._image.topics_by_id.get(topic_id) if topic_id is not None else None
             if known is None:
                 self._discard(topic, index, topic_id)
@@ -45,10 +49,15 @@ class OrphanKeeper:
     def claim(self, topic: TopicInfo, index: int) -> PartitionLog | None:
         """The log of this replica, if it is on disk; data of another topic of that name makes room for it."""
         found = self._logs.get(topic.name, index)
-        if found is None or found.topic_id == topic.topic_id:
+        if found is None or found.topic_id == topic.topic_id or self._unreadable(found):
             return found
         self._discard(topic.name, index, found.topic_id)
         return None
+
+    @staticmethod
+    def _unreadable(found: PartitionLog | None) -> bool:
+        """Whether the disk failed a log before it was known whose it is."""
+        return found is not None and found.topic_id is None and found.failure is not None
 
     def topic_deleted(self, topic: TopicInfo) -> None:
         """Metadata says it: the data of this topic goes."""

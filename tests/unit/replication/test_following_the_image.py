@@ -13,7 +13,8 @@ from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.replication.lease import Lease
 from chronik.replication.manager import ReplicaManager
 from chronik.replication.partition import Partition
-from harness.replica_nodes import Nodes, incarnation
+from chronik.storage.log_config import LogConfig
+from harness.replica_nodes import Nodes, incarnation, settle
 from harness.simulated_log import Disk, Entry, SimulatedLogs, writable
 
 
@@ -183,6 +184,25 @@ async def test_data_of_another_topic_of_the_same_name_makes_room(nodes: Nodes) -
     manager, _ = restarted(nodes, logs, caught_up_to=len(nodes.consensus.entries))
     assert logs.aside == [("events", 0, b"o" * 16)]
     assert manager.partition("events", 0).end_offset == 0
+    manager.stop()
+
+
+async def test_a_log_that_could_not_be_opened_is_no_empty_log(nodes: Nodes) -> None:
+    """Were it set aside, an empty one in its place would count as in sync and could lead."""
+    nodes.create("events", (1, 2))
+    logs = SimulatedLogs({})
+    unreadable = logs.create("events", 0, b"?" * 16, LogConfig())
+    unreadable.topic_id = None  # type: ignore[assignment]
+    unreadable.failure = "it could not be opened: Input/output error"
+    nodes.register(1, incarnation_number=7)
+    manager, store = restarted(nodes, logs, caught_up_to=len(nodes.consensus.entries))
+    nodes.consensus.stores.append(store)
+    nodes.elect("events", 0, 1)
+    partition = manager.partition("events", 0)
+    assert (logs.aside, logs.deleted) == ([], [])
+    assert partition.opened_log is unreadable
+    assert not partition.is_leader and not partition.follows
+    await settle(lambda: store.image.topics["events"].partitions[0].isr == (2,), "it leaves the ISR by itself")
     manager.stop()
 
 
