@@ -15,9 +15,7 @@ from harness.node_process import NodeProcess, three_nodes
 QUICK = {
     "group.initial.rebalance.delay.ms": "200",
     "group.min.session.timeout.ms": "1000",
-    "group.consumer.min.session.timeout.ms": str(SESSION_MS),
     "group.consumer.session.timeout.ms": str(SESSION_MS),
-    "group.consumer.min.heartbeat.interval.ms": str(HEARTBEAT_MS),
     "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
     "offsets.topic.num.partitions": "10",
 }

@@ -1,7 +1,8 @@
 """The settings a broker has, by Kafka's names: those Chronik honours and those that tools insist on reading.
 
 A setting that topics inherit takes its type, default and check from the topic's definition. `durability` is Chronik's.
-Settings of Kafka that mean nothing here (threads, ZooKeeper, KRaft listeners) are left out rather than pretended.
+Settings of Kafka that mean nothing here (threads, buffers, KRaft listeners) are left out rather than pretended; what
+cannot be otherwise in Chronik has the one value that is true.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from chronik.metadata.config_definitions import (
     Scope,
     at_least,
     between,
-    one_of,
+    only,
     table_of,
 )
 from chronik.metadata.topic_configs import HOUR_MS, MINUTE_MS, TOPIC_CONFIGS
@@ -37,13 +38,12 @@ Row = tuple[str, ConfigType, object, Scope, str, Check | None]
 _IDENTITY: list[Row] = [
     ("broker.id", _INT, -1, _READ_ONLY, "The id of this broker, the same as node.id.", None),
     ("node.id", _INT, -1, _READ_ONLY, "The id of this node.", None),
-    ("process.roles", _LIST, "broker,controller", _READ_ONLY, "Every Chronik node is both.", None),
+    ("process.roles", _LIST, "broker,controller", _READ_ONLY,
+     "Every Chronik node is both.", only("broker,controller")),
     ("broker.rack", _STRING, None, _READ_ONLY, "Where this broker stands, for the placement of replicas.", None),
     ("listeners", _LIST, "", _READ_ONLY, "Where this broker listens.", None),
     ("advertised.listeners", _LIST, "", _READ_ONLY, "Where clients are told to find this broker.", None),
-    ("log.dir", _STRING, "", _READ_ONLY, "The folder of the partition logs.", None),
     ("log.dirs", _LIST, "", _READ_ONLY, "The folder of the partition logs.", None),
-    ("controller.quorum.voters", _LIST, "", _READ_ONLY, "The first voters of the Raft group.", None),
 ]
 
 _TOPIC_CREATION: list[Row] = [
@@ -57,46 +57,35 @@ _TOPIC_CREATION: list[Row] = [
      "Whether leadership returns to preferred replicas by itself.", None),
     ("leader.imbalance.check.interval.seconds", _LONG, 10, _CLUSTER_WIDE,
      "How often leadership returns to preferred replicas, and how long after a broker came or went.", at_least(1)),
-    ("leader.imbalance.per.broker.percentage", _INT, 10, _READ_ONLY, "Kept for tools; Chronik balances exactly.", None),
-    ("create.topic.policy.class.name", ConfigType.CLASS, None, _READ_ONLY, "Not available in Chronik.", None),
-    ("alter.config.policy.class.name", ConfigType.CLASS, None, _READ_ONLY, "Not available in Chronik.", None),
+    ("create.topic.policy.class.name", ConfigType.CLASS, None, _READ_ONLY,
+     "There are no policies of creation.", only(None)),
+    ("alter.config.policy.class.name", ConfigType.CLASS, None, _READ_ONLY,
+     "There are no policies of configuration.", only(None)),
 ]
 
 _CONNECTIONS: list[Row] = [
     ("socket.request.max.bytes", _INT, 100 << 20, _READ_ONLY, "Largest request a client may send.", at_least(1)),
     ("connections.max.idle.ms", _LONG, 10 * MINUTE_MS, _READ_ONLY,
      "Idle time after which a connection is closed.", None),
-    ("max.connections", _INT, INT_MAX, _CLUSTER_WIDE, "Connections this broker accepts.", at_least(0)),
-    ("max.connections.per.ip", _INT, INT_MAX, _CLUSTER_WIDE, "Connections from one address.", at_least(0)),
-    ("queued.max.requests", _INT, 500, _READ_ONLY, "Requests in progress before clients are held back.", at_least(1)),
-    ("queued.max.request.bytes", _LONG, -1, _READ_ONLY,
-     "Bytes of requests in progress; -1: no limit of its own.", None),
+    ("max.connections", _INT, INT_MAX, _READ_ONLY, "Connections this broker accepts.", at_least(0)),
+    ("max.connections.per.ip", _INT, INT_MAX, _READ_ONLY, "Connections from one address.", at_least(0)),
     ("fetch.max.bytes", _INT, 55 << 20, _READ_ONLY, "Most bytes one fetch returns.", at_least(1024)),
     ("max.incremental.fetch.session.cache.slots", _INT, 1000, _READ_ONLY, "Fetch sessions kept.", at_least(0)),
-    ("request.timeout.ms", _INT, 30_000, _READ_ONLY, "Longest wait for a change that other nodes must agree to.", None),
 ]
 
 _REPLICATION: list[Row] = [
     ("replica.lag.time.max.ms", _LONG, 30_000, _CLUSTER_WIDE,
      "Lag after which a follower is out of sync.", at_least(1)),
-    ("replica.fetch.max.bytes", _INT, 1 << 20, _READ_ONLY, "Bytes a follower asks for per partition.", at_least(0)),
-    ("replica.fetch.min.bytes", _INT, 1, _READ_ONLY, "Bytes a follower waits for.", None),
-    ("replica.fetch.wait.max.ms", _INT, 500, _READ_ONLY, "Time a follower waits for data.", None),
-    ("replica.fetch.response.max.bytes", _INT, 10 << 20, _READ_ONLY, "Bytes a follower asks for at once.", at_least(0)),
-    ("replica.high.watermark.checkpoint.interval.ms", _LONG, 5000, _READ_ONLY, "How often it is saved.", None),
-    ("replica.selector.class", ConfigType.CLASS, None, _READ_ONLY, "Not available in Chronik.", None),
+    ("replica.selector.class", ConfigType.CLASS, None, _READ_ONLY, "Consumers read from leaders.", only(None)),
     ("leader.replication.throttled.rate", _LONG, LONG_MAX, _PER_BROKER, "Bytes/s to throttled replicas.", at_least(0)),
     ("replica.alter.log.dirs.io.max.bytes.per.second", _LONG, LONG_MAX, _PER_BROKER,
      "Bytes/s between the folders of a node; a node has one folder, so nothing is limited.", at_least(0)),
     ("follower.replication.throttled.rate", _LONG, LONG_MAX, _PER_BROKER,
-     "Bytes/s from throttled replicas.", at_least(0)),
-    ("num.replica.fetchers", _INT, 1, _CLUSTER_WIDE, "Fetchers per leader broker.", at_least(1)),
-    ("controlled.shutdown.enable", _BOOLEAN, "true", _READ_ONLY, "Whether leaders move away before a stop.", None),
+     "Taken for the sake of Kafka's tools; throttling happens on the leader's side.", at_least(0)),
+    ("controlled.shutdown.enable", _BOOLEAN, "true", _READ_ONLY, "Leaders move away before a stop.", only("true")),
     ("broker.heartbeat.interval.ms", _INT, 300, _READ_ONLY,
      "How often a broker reports to the controller.", at_least(10)),
     ("broker.session.timeout.ms", _INT, 1500, _READ_ONLY, "Silence after which a broker is offline.", at_least(100)),
-    ("unclean.leader.election.interval.ms", _LONG, 5 * MINUTE_MS, _READ_ONLY,
-     "How often it is considered.", at_least(1)),
 ]
 
 _LOGS: list[Row] = [
@@ -107,13 +96,9 @@ _LOGS: list[Row] = [
     ("log.retention.check.interval.ms", _LONG, 5 * MINUTE_MS, _READ_ONLY,
      "How often retention is enforced.", at_least(1)),
     ("log.flush.scheduler.interval.ms", _LONG, LONG_MAX, _READ_ONLY, "How often flushing is considered.", None),
-    ("log.flush.offset.checkpoint.interval.ms", _INT, MINUTE_MS, _READ_ONLY, "How often the recovery point is saved.",
-     at_least(0)),
-    ("log.cleaner.enable", _BOOLEAN, "true", _READ_ONLY, "Whether compaction runs.", None),
-    ("log.cleaner.threads", _INT, 1, _CLUSTER_WIDE, "Compactions at once.", at_least(0)),
-    ("log.cleaner.backoff.ms", _LONG, 15_000, _CLUSTER_WIDE, "Rest when there is nothing to compact.", at_least(0)),
-    ("log.cleaner.dedupe.buffer.size", _LONG, 128 << 20, _CLUSTER_WIDE, "Memory of one compaction.", None),
-    ("log.cleaner.io.max.bytes.per.second", _DOUBLE, float(LONG_MAX), _CLUSTER_WIDE, "Rate of compaction.", None),
+    ("log.cleaner.enable", _BOOLEAN, "true", _READ_ONLY,
+     "Topics with cleanup.policy=compact are compacted.", only("true")),
+    ("log.cleaner.backoff.ms", _LONG, 15_000, _READ_ONLY, "Rest when there is nothing to compact.", at_least(0)),
 ]
 
 _GROUPS: list[Row] = [
@@ -129,20 +114,16 @@ _GROUPS: list[Row] = [
     ("group.max.session.timeout.ms", _INT, 30 * MINUTE_MS, _READ_ONLY, "Most session timeout of a member.", None),
     ("group.max.size", _INT, INT_MAX, _READ_ONLY, "Most members of a group.", at_least(1)),
     ("group.coordinator.rebalance.protocols", _LIST, "classic,consumer", _READ_ONLY,
-     "The protocols groups may use.", None),
+     "The protocols groups may use.", only("classic,consumer")),
     ("group.consumer.session.timeout.ms", _INT, 45_000, _READ_ONLY,
      "Session timeout of the consumer protocol.", at_least(1)),
-    ("group.consumer.min.session.timeout.ms", _INT, 45_000, _READ_ONLY, "Least of these.", at_least(1)),
-    ("group.consumer.max.session.timeout.ms", _INT, 60_000, _READ_ONLY, "Most of these.", at_least(1)),
     ("group.consumer.heartbeat.interval.ms", _INT, 5000, _READ_ONLY,
      "Heartbeats of the consumer protocol.", at_least(1)),
-    ("group.consumer.min.heartbeat.interval.ms", _INT, 5000, _READ_ONLY, "Least of these.", at_least(1)),
-    ("group.consumer.max.heartbeat.interval.ms", _INT, 15_000, _READ_ONLY, "Most of these.", at_least(1)),
     ("group.consumer.max.size", _INT, INT_MAX, _READ_ONLY, "Most members of such a group.", at_least(1)),
     ("group.consumer.assignors", _LIST, "uniform,range", _READ_ONLY,
      "The assignors of the server, first the default.", None),
-    ("group.consumer.migration.policy", _STRING, "disabled", _READ_ONLY, "Online migration between protocols.",
-     one_of("disabled")),
+    ("group.consumer.migration.policy", _STRING, "disabled", _READ_ONLY,
+     "A group changes its protocol when it is empty.", only("disabled")),
 ]
 
 _TRANSACTIONS: list[Row] = [
@@ -161,7 +142,7 @@ _TRANSACTIONS: list[Row] = [
      "How often.", at_least(1)),
     ("transaction.partition.verification.enable", _BOOLEAN, "true", _CLUSTER_WIDE,
      "Verify old clients' partitions.", None),
-    ("producer.id.expiration.ms", _INT, 24 * HOUR_MS, _CLUSTER_WIDE,
+    ("producer.id.expiration.ms", _INT, 24 * HOUR_MS, _READ_ONLY,
      "Idle time a producer is remembered.", at_least(1)),
     ("producer.id.expiration.check.interval.ms", _INT, 10 * MINUTE_MS, _READ_ONLY,
      "How often they expire.", at_least(1)),
@@ -170,8 +151,7 @@ _TRANSACTIONS: list[Row] = [
 ]
 
 _OTHER: list[Row] = [
-    ("remote.log.storage.system.enable", _BOOLEAN, "false", _READ_ONLY, "Tiered storage; not available in Chronik.",
-     None),
+    ("remote.log.storage.system.enable", _BOOLEAN, "false", _READ_ONLY, "There is no tiered storage.", only("false")),
     ("metadata.snapshot.entries", _INT, 20_000, _READ_ONLY, "Metadata changes between two snapshots.", at_least(100)),
     ("raft.election.timeout.ms", _INT, 400, _READ_ONLY, "Silence of the Raft leader before an election, at least.",
      between(50, 60_000)),

@@ -160,6 +160,17 @@ def one_of(*allowed: str) -> Check:
     return check
 
 
+def only(fixed: str | None) -> Check:
+    """A setting that tools read and nobody can change."""
+
+    def check(value: Value) -> str | None:
+        if as_text(value) == fixed:
+            return None
+        return "It cannot be set in Chronik" if fixed is None else f"It is always {fixed} in Chronik"
+
+    return check
+
+
 def each_of(*allowed: str) -> Check:
     """A list whose every item is one of these, none of them twice, and not an empty one."""
 

@@ -172,7 +172,7 @@ _RETENTION = [
         "Size of local segments with tiered storage; -2: as retention.bytes.",
         at_least(-2),
     ),
-    _define("remote.storage.enable", _BOOLEAN, "false", "", "Tiered storage; not available in Chronik, always false."),
+    _define("remote.storage.enable", _BOOLEAN, "false", "", "There is no tiered storage."),
     _define("remote.log.copy.disable", _BOOLEAN, "false", "", "Whether tiered data becomes read-only."),
     _define(
         "remote.log.delete.on.disable", _BOOLEAN, "false", "", "Whether tiered data goes when tiering is disabled."

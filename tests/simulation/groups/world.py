@@ -29,9 +29,7 @@ ANSWER_LIMIT_S = (REBALANCE_MS + SESSION_MS) / 1000 + 8.0
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
     "group.min.session.timeout.ms": "1000",
-    "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": str(SESSION_MS),
-    "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "1000",
 }
 

@@ -153,6 +153,23 @@ def test_what_kafka_takes_is_taken(name: str, value: str) -> None:
     validate_topic_configs({name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("log.cleaner.enable", "false", "It is always true in Chronik"),
+        ("replica.selector.class", "org.example.Nearest", "It cannot be set in Chronik"),
+    ],
+)
+def test_what_cannot_be_otherwise_cannot_be_set(name: str, value: str, problem: str) -> None:
+    with pytest.raises(KafkaError, match=problem):
+        BROKER_CONFIGS[name].parse(value)
+
+
+def test_what_cannot_be_otherwise_may_be_named() -> None:
+    assert BROKER_CONFIGS["log.cleaner.enable"].parse("true") is True
+    assert BROKER_CONFIGS["process.roles"].parse("broker, controller") == ("broker", "controller")
+
+
 def test_contradictory_compaction_lags_are_refused() -> None:
     with pytest.raises(KafkaError, match="conflict topic config setting"):
         validate_topic_configs({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"})
