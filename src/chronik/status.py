@@ -61,6 +61,11 @@ def readings(node: Node) -> Iterator[Reading]:
         value = getattr(node.replicas.metrics, field)
         if isinstance(value, int):
             yield Reading(f"chronik_replication_{field}_total", f"Replication: {field.replace('_', ' ')}", float(value))
+    for field in node.controller.counters.__slots__:
+        counted = getattr(node.controller.counters, field)
+        yield Reading(
+            f"chronik_controller_{field}_total", f"As the controller: {field.replace('_', ' ')}", float(counted)
+        )
     yield from node.groups.lag.readings()
     yield from _transactions(node)
 

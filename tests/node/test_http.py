@@ -37,6 +37,8 @@ def test_metrics_count_requests_by_api_and_outcome(node: NodeProcess, topic: str
     assert float(samples["chronik_log_bytes"]) > 0
     assert float(samples["chronik_raft_is_leader"]) == 1
     assert float(samples["chronik_topics"]) >= 1
+    assert float(samples["chronik_partitions_leaders"]) >= 1
+    assert float(samples["chronik_controller_reassignments_finished_total"]) == 0
 
 
 def test_the_cluster_page_tells_what_the_node_knows(node: NodeProcess) -> None:

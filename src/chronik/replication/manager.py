@@ -157,9 +157,9 @@ class ReplicaManager:
                 found.followers += 1
                 continue
             found.leaders += 1
-            if len(info.isr) < len(info.replicas):
-                found.under_replicated += 1
-                found.under_min_isr += len(info.isr) < partition.min_isr
+            found.under_replicated += len(info.isr) < len(info.replicas)
+            found.under_min_isr += len(info.isr) < partition.min_isr
+            found.reassigning += info.reassigning
             end = partition.end_offset
             if end:
                 found.max_lag = max(found.max_lag, lead.lag(end))

@@ -35,7 +35,7 @@ class ReplicationMetrics:
 class ReplicationGauges:
     """A look at all partitions of this node at one moment."""
 
-    __slots__ = ("followers", "leaders", "max_lag", "offline", "under_min_isr", "under_replicated")
+    __slots__ = ("followers", "leaders", "max_lag", "offline", "reassigning", "under_min_isr", "under_replicated")
 
     def __init__(self) -> None:
         self.leaders = 0
@@ -43,4 +43,5 @@ class ReplicationGauges:
         self.offline = 0
         self.under_replicated = 0
         self.under_min_isr = 0
+        self.reassigning = 0
         self.max_lag = 0

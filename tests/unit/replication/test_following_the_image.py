@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chronik.metadata.commands import AddPartitions, DeleteTopic
+from chronik.metadata.commands import AddPartitions, AssignPartition, DeleteTopic, Reassignment
 from chronik.metadata.configs import ConfigView
 from chronik.metadata.store import MetadataStore
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -227,6 +227,8 @@ async def test_gauges_count_what_operators_watch(nodes: Nodes) -> None:
     nodes.create("dead", (1,))
     nodes.elect("thin", 0, 1, isr=(1,))
     nodes.elect("dead", 0, -1)
+    moving = nodes.create("moving", (1,))
+    assert nodes.commit(AssignPartition([Reassignment(moving, 0, (2,))])).ok
     gauges = nodes.managers[1].gauges()
-    assert (gauges.leaders, gauges.followers, gauges.offline) == (2, 1, 1)
-    assert (gauges.under_replicated, gauges.under_min_isr) == (1, 1)
+    assert (gauges.leaders, gauges.followers, gauges.offline) == (3, 1, 1)
+    assert (gauges.under_replicated, gauges.under_min_isr, gauges.reassigning) == (2, 1, 1)
