@@ -42,7 +42,7 @@ class ControllerTerm:
         self._clock = clock
         self.sessions = Sessions(timings.session_s, timings.lease_s, timings.tick_s)
         now = clock()
-        self.sessions.begin(now, store.image.brokers)
+        self.sessions.begin(now, store.image.brokers, store.image.version)
         self._registrations = {
             broker.node_id: (broker.epoch, broker.directory_id) for broker in store.image.brokers.values()
         }
@@ -54,6 +54,8 @@ class ControllerTerm:
             propose_s=timings.propose_s,
             counters=counters,
         )
+        self._alive = {broker.node_id for broker in store.image.brokers.values() if broker.alive}
+        """As far as observed: by then it is observed as well what a broker lost while it was away."""
         self._returning: set[int] = set()
         self._draining: set[int] = set()
         self._stopped: dict[int, int] = {}
@@ -66,6 +68,8 @@ class ControllerTerm:
     def observe(self, delta: Delta) -> None:
         for node_id in delta.brokers_changed:
             self._broker_changed(node_id, self._store.image.brokers.get(node_id))
+        for node_id in delta.leaders_ended:
+            self.sessions.lost_leadership(node_id, delta.last_index)
         if delta.brokers_changed or delta.topics_created or self._internal_changed(delta):
             self._grow = True
         self.keeper.observe(delta)
@@ -79,6 +83,10 @@ class ControllerTerm:
         now = self._clock()
         self._balanced_at = now  # leaders are given back only some time after the last coming or going
         known = self._registrations.get(node_id)
+        if broker is not None and broker.alive:
+            self._alive.add(node_id)
+        else:
+            self._alive.discard(node_id)
         if broker is None:
             self.sessions.forget(node_id, now)
         elif known is None or known[0] != broker.epoch:
@@ -108,8 +116,12 @@ class ControllerTerm:
         if not broker.alive:
             self._returning.add(beat.node_id)
             return Verdict.ACCEPTED, False
+        if beat.node_id not in self._alive:
+            return Verdict.ACCEPTED, False
         if beat.applied_index < self.keeper.awaited_index:
             return Verdict.ACCEPTED, False  # others wait for what this broker does not know yet
+        if not self.sessions.knows_its_losses(beat.node_id):
+            return Verdict.ACCEPTED, False  # it may believe that it leads what others lead by now
         self.sessions.promise_lease(beat.node_id, arrived_at)
         return Verdict.ACCEPTED, True
 

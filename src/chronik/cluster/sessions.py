@@ -11,6 +11,9 @@ Pure: every method is told the time. Rules:
    can hold the folder: its lease is over. From another folder, it proves nothing.
 5. A broker is known to have stopped leading what was taken from it when it has applied that change, or when its lease
    is over, whichever comes first; until then nobody else is put in its place.
+6. A lease is for who knows what was taken from it: a broker that was cut off for longer than its lease may be heard
+   again before it hears that others lead in its place. One that does not learn of it for a whole session (its disk may
+   be full) is as good as silent: what it still leads should be led by others.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ UNKNOWN_INDEX = -1
 class Session:
     """One broker as the controller sees it."""
 
-    __slots__ = ("applied_index", "deadline", "epoch", "lease_until", "node_id")
+    __slots__ = ("applied_index", "deadline", "epoch", "lease_until", "must_know", "node_id", "told", "told_at")
 
     def __init__(self, node_id: int, deadline: float, lease_until: float) -> None:
         self.node_id = node_id
@@ -33,6 +36,19 @@ class Session:
         self.applied_index = UNKNOWN_INDEX
         self.deadline = deadline
         self.lease_until = lease_until
+        self.must_know = UNKNOWN_INDEX  # the last entry that took a leadership from it
+        self.told = UNKNOWN_INDEX  # what it had to know when it last knew what it had to
+        self.told_at = deadline
+
+    def learns(self, now: float, patience_s: float) -> bool:
+        """Whether it knows what it must, or had less than that long to learn it (rule 6)."""
+        if self.applied_index >= self.told:
+            self.told, self.told_at = self.must_know, now
+        return self.knows_its_losses or now - self.told_at <= patience_s
+
+    @property
+    def knows_its_losses(self) -> bool:
+        return self.applied_index >= self.must_know
 
 
 class Sessions:
@@ -47,11 +63,19 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
         self._looked_at = -math.inf
 
-    def begin(self, now: float, node_ids: Iterable[int]) -> None:
-        """A new controller: everybody gets grace (rule 3)."""
+    def begin(self, now: float, node_ids: Iterable[int], index: int = UNKNOWN_INDEX) -> None:
+        """A new controller: everybody gets grace (rule 3), and must know what the last one did, up to `index`."""
         grace_until = now + self._lease_s
         self._sessions = {node_id: Session(node_id, grace_until, grace_until) for node_id in node_ids}
+        for node_id in self._sessions:
+            self.lost_leadership(node_id, index)
         self._looked_at = now
+
+    def lost_leadership(self, node_id: int, index: int) -> None:
+        """Entry `index` took from the broker what it led (rule 6)."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.must_know = max(session.must_know, index)
 
     def heard(self, node_id: int, epoch: int, applied_index: int, now: float) -> None:
         """A heartbeat of a registered broker arrived."""
@@ -62,9 +86,15 @@ class Sessions:
             return  # of an older registration, delayed on its way
         if epoch > session.epoch:
             session.epoch = epoch
-            session.applied_index = UNKNOWN_INDEX
+            session.applied_index = session.told = UNKNOWN_INDEX
         session.applied_index = max(session.applied_index, applied_index)
-        session.deadline = max(session.deadline, now + self._session_s)
+        if session.learns(now, self._session_s):
+            session.deadline = max(session.deadline, now + self._session_s)
+
+    def knows_its_losses(self, node_id: int) -> bool:
+        """Whether the broker knows of every leadership that was taken from it (rule 6)."""
+        session = self._sessions.get(node_id)
+        return session is not None and session.knows_its_losses
 
     def promise_lease(self, node_id: int, now: float) -> float:
         """Promises the broker not to elect anybody in its place for as long as is returned, from `now` on."""
@@ -81,7 +111,7 @@ class Sessions:
     def restarted(self, node_id: int, now: float, *, same_folder: bool) -> None:
         """A new process registered (rule 4); it gets a session to be heard from in."""
         session = self._sessions.setdefault(node_id, Session(node_id, now, -math.inf))
-        session.applied_index = UNKNOWN_INDEX
+        session.applied_index = session.must_know = session.told = UNKNOWN_INDEX
         session.deadline = max(session.deadline, now + self._session_s)
         if same_folder:
             session.lease_until = -math.inf
@@ -113,7 +143,3 @@ class Sessions:
     def released(self, index: int, now: float) -> bool:
         """Whether nobody can still act upon what was true before log entry `index` (rule 5)."""
         return all(session.applied_index >= index or session.lease_until <= now for session in self._sessions.values())
-
-    def knows(self, node_id: int, index: int) -> bool:
-        session = self._sessions.get(node_id)
-        return session is not None and session.applied_index >= index

@@ -18,6 +18,7 @@ class Delta:
         "features_changed",
         "first_index",
         "last_index",
+        "leaders_ended",
         "nodes_changed",
         "partitions_changed",
         "restored",
@@ -29,6 +30,8 @@ class Delta:
         self.topics_created: dict[bytes, str] = {}
         self.topics_deleted: dict[bytes, TopicInfo] = {}
         self.partitions_changed: dict[bytes, set[int]] = {}
+        self.leaders_ended: set[int] = set()
+        """Brokers from which some leadership was taken."""
         self.brokers_changed: set[int] = set()
         self.nodes_changed: set[int] = set()
         self.configs_changed: set[tuple[ResourceType, str]] = set()

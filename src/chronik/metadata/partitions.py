@@ -73,6 +73,9 @@ class PartitionEdits:
             self._image.put_topic(TopicInfo(topic.name, topic.topic_id, tuple(entries), topic.configs), index)
             for partition in touched:
                 delta.partition_changed(topic.topic_id, partition)
+                leader = topic.partitions[partition].leader
+                if leader not in (NO_LEADER, entries[partition].leader):
+                    delta.leaders_ended.add(leader)
 
 
 def set_partition_leader(image: MetadataImage, command: SetPartitionLeader, index: int, delta: Delta) -> Result:

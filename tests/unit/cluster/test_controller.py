@@ -142,6 +142,43 @@ async def test_a_cut_off_broker_loses_its_lease_and_comes_back_as_itself(cluster
     assert nodes[0].store.image.brokers[2].epoch == epoch
 
 
+@pytest.mark.parametrize("change_of_controller", [False, True])
+async def test_a_leader_that_was_replaced_while_cut_off_gets_no_lease_before_it_knows(
+    cluster: ClusterDouble, change_of_controller: bool
+) -> None:
+    """With one it would go on to acknowledge, in its old epoch, what nobody else ever gets."""
+    nodes = await three(cluster)
+    await create(nodes[0], (3, 1, 2))
+    await eventually(lambda: nodes[2].lease_until > time.monotonic())
+    cluster.log.hold(nodes[2].store)
+    cluster.cut.add(3)
+    await eventually(lambda: partition(nodes[0]).leader == 1)
+    if change_of_controller:
+        cluster.elect(2)
+    cluster.cut.clear()
+    lapsed_at = nodes[2].lease_until
+    await asyncio.sleep(2 * FAST.session_s)
+    assert partition(nodes[2]).leader == 3, "it has not heard yet"
+    assert nodes[2].lease_until == lapsed_at
+    cluster.log.release(nodes[2].store)
+    await eventually(lambda: nodes[2].lease_until > time.monotonic())
+    assert online(nodes[0], 1, 2, 3)
+
+
+async def test_a_broker_that_is_deaf_to_metadata_leads_nothing_for_long(cluster: ClusterDouble) -> None:
+    """Its heartbeats arrive, but it does not hear that it was replaced, and so gets no lease: the rest of what it leads
+    would be led by nobody."""
+    nodes = await three(cluster, static={"auto.leader.rebalance.enable": "false"})
+    await create(nodes[0], (3, 1, 2), (3, 2, 1))
+    cluster.log.hold(nodes[2].store)
+    change = c.LeaderChange(TOPIC, 0, NO_LEADER, partition(nodes[0]).partition_epoch)
+    await nodes[0].store.propose(c.SetPartitionLeader([change]))
+    await eventually(lambda: partition(nodes[0]).leader == 1)
+    await eventually(lambda: partition(nodes[0], 1).leader == 2)
+    cluster.log.release(nodes[2].store)
+    await eventually(lambda: online(nodes[0], 1, 2, 3) and nodes[2].lease_until > time.monotonic())
+
+
 async def test_a_deposed_controller_that_does_not_know_it_grants_no_lease(cluster: ClusterDouble) -> None:
     nodes = await three(cluster)
     await eventually(lambda: nodes[1].lease_until > time.monotonic())

@@ -116,3 +116,56 @@ def test_a_broker_that_was_not_known_begins_without_a_lease() -> None:
     assert sessions.lease_over(7, 100.0)
     assert sessions.heard_lately(7, 3, 100.1)
     assert not sessions.heard_lately(7, 4, 100.1)
+
+
+def test_a_broker_knows_its_losses_once_it_has_applied_the_last_of_them() -> None:
+    sessions = table(1)
+    sessions.heard(1, 10, 20, 100.0)
+    assert sessions.knows_its_losses(1)
+    sessions.lost_leadership(1, 25)
+    sessions.lost_leadership(1, 22)
+    sessions.heard(1, 10, 24, 100.1)
+    assert not sessions.knows_its_losses(1)
+    sessions.heard(1, 10, 25, 100.2)
+    assert sessions.knows_its_losses(1)
+
+
+def test_under_a_new_controller_everybody_must_know_what_the_last_one_did() -> None:
+    sessions = Sessions(SESSION, LEASE, TICK)
+    sessions.begin(100.0, (1,), 30)
+    sessions.heard(1, 10, 29, 100.1)
+    assert not sessions.knows_its_losses(1)
+    sessions.heard(1, 10, 30, 100.2)
+    assert sessions.knows_its_losses(1)
+
+
+def test_a_new_process_led_nothing_that_it_could_have_lost() -> None:
+    sessions = table(1)
+    sessions.lost_leadership(1, 25)
+    sessions.restarted(1, 100.0, same_folder=True)
+    sessions.heard(1, 24, 24, 100.1)
+    assert sessions.knows_its_losses(1)
+
+
+def test_who_does_not_learn_of_its_losses_for_a_whole_session_is_as_good_as_silent() -> None:
+    sessions = table(1)
+    sessions.heard(1, 10, 20, 100.0)
+    sessions.lost_leadership(1, 21)
+    now = 100.0
+    while now < 104.0:
+        now += 0.25
+        sessions.heard(1, 10, 20, now)
+        lapsed = sessions.lapsed(now)
+        assert bool(lapsed) == (now >= 100.25 + 2 * SESSION), now
+    sessions.heard(1, 10, 21, 104.1)
+    assert sessions.lapsed(104.1) == []
+
+
+def test_who_keeps_learning_is_heard_however_much_it_loses() -> None:
+    sessions = table(1)
+    for turn in range(40):
+        now = 100.0 + turn * 0.25
+        sessions.lost_leadership(1, 20 + turn)
+        sessions.heard(1, 10, 20 + turn - 1, now)
+        assert not sessions.knows_its_losses(1)
+        assert sessions.lapsed(now) == []
