@@ -10,18 +10,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from chronik.client import Cluster, TopicPartition
 from chronik.client.admin.configs import ResourceType, alter_configs
 from chronik.client.admin.groups import committed_offsets
 from chronik.client.admin.topics import create_topic, delete_records, delete_topic
+from chronik.pipeline.tables import ingest_task
 from chronik.pipeline.tables import keeper as keeper_module
-from chronik.pipeline.tables.ingest_task import run_task
+from chronik.pipeline.tables.ingest_task import TaskReport, TaskSpec, run_task
 from chronik.pipeline.tables.keeper import GROUP, KeeperSettings, TableKeeper, TopicProgress
-from chronik.pipeline.tables.maintenance import tidy
+from chronik.pipeline.tables.kept_topic import columns_of_schema
+from chronik.pipeline.tables.layout import schema_to_text
+from chronik.pipeline.tables.maintenance import SMALL_FILES_BEFORE_COMPACTION, tidy
 from harness.node_process import NodeProcess
 
 Produce = Callable[..., None]
@@ -153,6 +158,74 @@ def test_a_given_schema_is_kept_to(keeping: Keeping, topic: Callable[..., str], 
     assert any(p.topic == bad and "cannot be filled from JSON" in (p.error or "") for p in keeping.reported)
 
 
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("id BIGINT, `a b` STRING", "no column can be named 'a b'"),
+        ("id BIGINT, ID STRING", "two columns ID"),
+        ("a STRUCT<x: INT, X: INT>", "two columns X"),
+        ("a ARRAY<MAP<STRING, INT>>", "cannot be filled from JSON"),
+        ("id BIGNIT", "is no list of columns"),
+    ],
+)
+def test_a_schema_that_no_table_can_have_is_refused(ddl: str, said: str, spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match=said):
+        columns_of_schema(ddl)
+
+
+def test_a_topic_that_cannot_be_kept_is_told_of_once_fails_the_run_and_holds_no_other_up(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce, cluster: Cluster
+) -> None:
+    good, bad, letters = topic(), topic(table_schema="id BIGINT, ID STRING"), topic() + "__dead_letter"
+    create_topic(cluster, letters, partitions=1)
+    for name in (good, bad, letters):
+        produce(name, as_json({"id": 1}))
+    keeper = keeping.keeper(good, bad, letters, "no-such-topic")
+    keeper.discover()
+    assert not keeper.run_once()
+    assert [r["id"] for r in keeping.rows(good)] == [1]
+    told = sorted((p.topic, p.error or "") for p in keeping.reported if p.error)
+    assert [name for name, _ in told] == sorted([bad, letters, "no-such-topic"])
+    assert {name: text.split(":")[0] for name, text in told}[bad] == "table.schema cannot be used"
+
+
+def test_values_that_a_type_cannot_hold_are_rescued_and_do_not_fail_the_round(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    name = topic(table_schema="at TIMESTAMP, a STRUCT<x: BIGINT NOT NULL>")
+    early = "0001-01-01T00:00:00+23:00"
+    produce(name, as_json({"at": early, "a": {}}, {"at": "2026-01-31T12:00:00Z", "a": {"x": 1}}))
+    assert keeping.once(name)
+    first, second = keeping.rows(name)
+    assert (first["at"], first["a"], json.loads(first["_rescued"])) == (None, {"x": None}, {"at": early})
+    assert second["a"] == {"x": 1} and second["_rescued"] is None
+
+
+def test_a_task_that_fails_in_a_way_nobody_foresaw_fails_its_topic_only(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_task._Task, "run", lambda _: 1 // 0)
+    name = topic()
+    spec = TaskSpec("nowhere:1", name, "", "", "binary", "skip", schema_to_text(pa.schema([])), True, [(0, 0, 1)], {})
+    report = msgspec.json.decode(run_task(msgspec.json.encode(spec)), type=TaskReport)
+    assert (report.topic, report.reached) == (name, []) and "ZeroDivisionError" in (report.error or "")
+
+
+def test_a_folder_that_is_moved_away_under_a_running_keeper_begins_anew(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    name = topic(table_value_format="string")
+    keeper = keeping.keeper(name)
+    keeper.discover()
+    produce(name, [b"0"])
+    keeper.round()
+    (keeping.warehouse / name).rename(keeping.warehouse / "moved")
+    produce(name, [b"1"])
+    keeper.round()
+    assert [r["value"] for r in keeping.rows(name)] == ["0", "1"]
+    assert [r["value"] for r in keeping.rows("moved")] == ["0"]
+
+
 def test_a_backlog_is_landed_in_rounds_of_bounded_size(
     keeping: Keeping, topic: Callable[..., str], produce: Produce
 ) -> None:
@@ -270,3 +343,16 @@ def test_small_files_are_compacted_and_orphans_removed_and_positions_stay(
     produce(name, [b"21"])
     assert keeping.once(name)
     assert [r["value"] for r in keeping.rows(name)] == [str(n) for n in range(22)]
+
+
+def test_a_run_that_ends_tidies_its_tables_and_leaves_a_foreign_one_alone(
+    keeping: Keeping, topic: Callable[..., str], produce: Produce
+) -> None:
+    name, foreign = topic(table_value_format="string"), topic(table_value_format="string")
+    produce(foreign, [b"x"])
+    write_deltalake(keeping.warehouse / foreign, pa.table({"n": [1]}))
+    produce(name, [b"%d" % n for n in range(SMALL_FILES_BEFORE_COMPACTION)])
+    assert not keeping.once(name, foreign, max_offsets_per_trigger=1)
+    assert len(DeltaTable(keeping.warehouse / name).file_uris()) == 1
+    assert len(keeping.rows(name)) == SMALL_FILES_BEFORE_COMPACTION
+    assert not list((keeping.warehouse / foreign / "_delta_log").glob("*checkpoint*"))

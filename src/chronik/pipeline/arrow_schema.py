@@ -5,8 +5,6 @@ Spark compares the schema of what a Python source hands over with its own, field
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -38,14 +36,6 @@ SPARK_TYPES = {
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
-
-
-def columns_named(names: Sequence[str]) -> pa.Schema:
-    """The schema of some of the columns, in the order given. ValueError names the one that does not exist."""
-    unknown = [name for name in names if name not in SPARK_TYPES]
-    if unknown:
-        raise ValueError(f"a topic has no column {unknown[0]!r}; it has {', '.join(SPARK_TYPES)}")
-    return pa.schema([TOPIC_COLUMNS.field(name) for name in names])
 
 
 def default_columns(*, headers: bool) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronik.pipeline.arrow_schema import HEADERS, TIMESTAMP
-from chronik.pipeline.tables.json_shape import Shape, with_new_fields
+from chronik.pipeline.tables.json_shape import MAX_COLUMNS, Shape, with_new_fields
 from chronik.pipeline.tables.layout import OWN_COLUMNS, schema_of_text, schema_to_text
 from chronik.pipeline.tables.table_rows import RowMaker
 
@@ -90,6 +91,37 @@ def test_a_field_named_as_a_column_of_the_table_gets_a_name_of_its_own() -> None
     assert (row["value_timestamp"], row["value_Offset"], row["offset"], row["_rescued"]) == ("soon", 5, 10, None)
 
 
+def test_two_fields_never_share_a_column() -> None:
+    document = {"timestamp": 1, "value_timestamp": 2, "Value_Key": 3, "value_city": 4}
+    typed = columns_for(document)
+    assert typed.names == ["value_timestamp", "value_value_timestamp", "value_Value_Key", "value_city"]
+    (row,) = rows_of(typed, document)
+    assert [row[name] for name in typed.names] == [1, 2, 3, 4] and row["_rescued"] is None
+
+
+def test_columns_are_counted_with_those_of_nested_objects() -> None:
+    wide = {f"a{i}": {f"b{j}": [{"c": 1}] for j in range(10)} for i in range(100)}
+    found = columns_for(wide)
+    assert 0 < len(found) < 100
+    assert fields_in(found) == MAX_COLUMNS
+    assert columns_for({"one_more": 1}, columns=found) == found
+
+
+def fields_in(fields: Iterable[pa.Field]) -> int:
+    count = 0
+    for field in fields:
+        kind = field.type.value_type if pa.types.is_list(field.type) else field.type
+        count += 1 + fields_in(kind.field(index) for index in range(kind.num_fields))
+    return count
+
+
+def test_names_with_dots_and_stars_are_told_apart_among_what_is_rescued() -> None:
+    typed = pa.schema([("a", pa.struct([("b", pa.int64())])), ("a.b", pa.int64())])
+    (row,) = rows_of(typed, {"a": {"b": "in a"}, "a.b": "outside", "*": 1, "c`.d": 2})
+    assert json.loads(row["_rescued"]) == {"a.b": "in a", "`a.b`": "outside", "*": 1, "`c``.d`": 2}
+    assert columns_for({"*": 1, "a": {"*": 2, "c": 3}}) == pa.schema([("a", pa.struct([("c", pa.int64())]))])
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -106,6 +138,9 @@ def test_a_field_named_as_a_column_of_the_table_gets_a_name_of_its_own() -> None
         (pa.bool_(), 1),
         (pa.date32(), "2026-02-30"),
         (TIMESTAMP, "2026-01-31T12:00:00"),
+        (TIMESTAMP, "2026-01-31T12:00:00.1234567Z"),
+        (TIMESTAMP, "0001-01-01T00:00:00+23:00"),
+        (TIMESTAMP, "9999-12-31T23:59:59-01:00"),
         (pa.list_(pa.field("element", pa.int64())), [1, "two"]),
         (pa.struct([("x", pa.int64())]), [1]),
     ],

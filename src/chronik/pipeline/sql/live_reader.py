@@ -18,11 +18,11 @@ from chronik.pipeline.batch_reader import RangesPartition
 from chronik.pipeline.pushdown import NarrowingReader
 from chronik.pipeline.range_reader import consumer_settings, read_ranges
 from chronik.pipeline.ranges import OffsetRange, deal
+from chronik.pipeline.tables.ingest_task import days_of
 from chronik.pipeline.tables.layout import DAY, READ_COLUMNS, schema_of_text, table_columns
 from chronik.pipeline.tables.table_rows import RowMaker
 
 OPTION = "chronik.table"
-_DAY_US = 86_400_000_000
 
 
 class LivePart(msgspec.Struct):
@@ -77,8 +77,8 @@ class LiveReader(NarrowingReader):
             for _, batch in read_ranges(cluster, partition.ranges, consumer_settings(), columns=READ_COLUMNS):
                 rows = maker.convert(batch).rows
                 if rows.num_rows:
-                    days = np.asarray(rows.column("timestamp").cast(pa.int64())) // _DAY_US
-                    arrays = [*rows.columns, pa.array(days.astype(np.int32)).cast(pa.date32())]
+                    days = pa.array(days_of(rows).astype(np.int32)).cast(pa.date32())
+                    arrays = [*rows.columns, days]
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -23,6 +23,7 @@ from chronik.pipeline.tables.layout import DAY, TableSettings
 
 _MARK = "kept by chronik from topic id "
 _KEEP_FILES = "interval 1 days"
+_LOG = "_delta_log"
 
 
 class PositionMoved(Exception):
@@ -43,7 +44,10 @@ class TopicTable:
         self._delta: DeltaTable | None = None
 
     def open(self) -> bool:
-        """Load the newest version; False when there is no table yet."""
+        """Load the newest version; False when there is no table: not yet, or not any more."""
+        if not (self.folder / _LOG).is_dir():  # what was loaded before would take no notice
+            self._delta = None
+            return False
         try:
             if self._delta is None:
                 self._delta = DeltaTable(str(self.folder))
@@ -54,6 +58,7 @@ class TopicTable:
             return False
         said = self._delta.metadata().description or ""
         if said != _MARK + self.settings.topic_id:
+            self._delta = None
             kept = f"an earlier topic of that name (id {said.removeprefix(_MARK)})"
             other = kept if said.startswith(_MARK) else "something else"
             raise ForeignTable(
@@ -147,7 +152,7 @@ class TopicTable:
 
     def _sync_log(self) -> None:
         """The commit is on disk before the position is told to anybody, so that a power cut loses no row of it."""
-        log = self.folder / "_delta_log"
+        log = self.folder / _LOG
         newest = log / f"{self.version:020}.json"
         if newest.exists():
             sync(newest)

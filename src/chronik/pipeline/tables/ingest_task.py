@@ -7,6 +7,7 @@ leaving Arrow.
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from datetime import date
@@ -34,6 +35,8 @@ from chronik.pipeline.tables.layout import (
 )
 from chronik.pipeline.tables.table_rows import RowMaker
 from chronik.protocol.errors import KafkaError
+
+log = logging.getLogger(__name__)
 
 MAX_DAYS_PER_TASK = 64
 """Days that one task writes files for. A range that holds more is ended early, and the rest is read next time."""
@@ -85,7 +88,7 @@ class TaskReport(msgspec.Struct):
 
 
 def run_task(spec_json: bytes) -> bytes:
-    """Run a task given as JSON; the report as JSON. Failures to read or write are reported, not raised.
+    """Run a task given as JSON; the report as JSON. Failures are reported, not raised, whatever they are.
 
     One topic that cannot be read must not fail the job that reads all others.
     """
@@ -95,6 +98,9 @@ def run_task(spec_json: bytes) -> bytes:
     except (KafkaError, ClientError, DataLoss, OSError, ValueError) as error:
         text = error.message if isinstance(error, KafkaError) else str(error)
         report = TaskReport(spec.topic, spec.ranges, error=text or type(error).__name__)
+    except Exception as error:
+        log.exception("a task of topic %s failed", spec.topic)
+        report = TaskReport(spec.topic, spec.ranges, error=f"{type(error).__name__}: {error}")
     return msgspec.json.encode(report)
 
 
@@ -185,7 +191,7 @@ class FileWriter:
 
     def admit(self, batch: pa.RecordBatch, max_days: int) -> tuple[pa.RecordBatch, int | None]:
         """The part of a batch whose days still have room, and the offset of the first record that has none."""
-        days = _days(batch)
+        days = days_of(batch)
         seen = set(self._open)
         for day in np.unique(days).tolist():
             seen.add(day)
@@ -202,7 +208,7 @@ class FileWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        days = _days(batch)
+        days = days_of(batch)
         distinct = np.unique(days).tolist()
         for day in distinct:
             part = batch if len(distinct) == 1 else batch.filter(pa.array(days == day))
@@ -247,6 +253,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _days(batch: pa.RecordBatch) -> Any:
+def days_of(batch: pa.RecordBatch) -> Any:
+    """The day of each record, as days since 1970; within those that a date can be."""
     microseconds = np.asarray(batch.column("timestamp").cast(pa.int64()))
     return np.clip(microseconds // _DAY_US, _FIRST_DAY, _LAST_DAY)

@@ -7,18 +7,22 @@ columns of a given schema texts are read as dates and timestamps, since JSON has
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
-from chronik.pipeline.tables.json_shape import Shape, column_name
+from chronik.pipeline.tables.json_shape import ITEMS, Path, Shape, column_name
 
-Path = tuple[str, ...]
 Fitter = Callable[[Any, Path, "Misfits"], Any]
 
 NO_FIT = object()
+
+_NAMES_REMEMBERED = 4_096
+_FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{6}0*[1-9]")
 
 
 class Misfits:
@@ -32,7 +36,7 @@ class Misfits:
 
     def add(self, path: Path, value: Any) -> None:
         if value is not None:
-            self.values[".".join(name for name in path if name != "*")] = value
+            self.values[".".join(_part(name) for name in path if name is not None)] = value
 
     def add_unknown(self, path: Path, value: Any) -> None:
         self.add(path, value)
@@ -40,10 +44,15 @@ class Misfits:
             self.unknown.at(path).observe(value, len(path))
 
 
+def _part(name: str) -> str:
+    """A name in a path, which has dots between names: in backticks if it has dots itself, so no two paths are alike."""
+    return "`" + name.replace("`", "``") + "`" if "." in name or "`" in name else name
+
+
 def record_fitter(columns: pa.Schema, taken: frozenset[str]) -> Fitter:
     """Fits a whole record, an object, into the columns; fields whose names are taken go to `value_…`."""
     fitters = {field.name: fitter_of(field.type) for field in columns}
-    return _object_fitter(fitters, lambda name: column_name(name, taken))
+    return _object_fitter(fitters, lru_cache(_NAMES_REMEMBERED)(lambda name: column_name(name, taken)))
 
 
 def fitter_of(kind: pa.DataType) -> Fitter:
@@ -95,7 +104,7 @@ def _list_fitter(item: Fitter) -> Fitter:
         if type(value) is not list:
             return NO_FIT
         inside = Misfits(misfits.unknown)
-        fitted = [None if content is None else item(content, (*path, "*"), inside) for content in value]
+        fitted = [None if content is None else item(content, (*path, ITEMS), inside) for content in value]
         return NO_FIT if inside.values or any(found is NO_FIT for found in fitted) else fitted
 
     return fit
@@ -121,12 +130,17 @@ def _fit_date(value: Any, path: Path, misfits: Misfits) -> Any:
 
 
 def _fit_timestamp(value: Any, path: Path, misfits: Misfits) -> Any:
-    """ISO 8601 with an offset; without one nobody knows which moment is meant, so it does not fit."""
-    try:
-        moment = datetime.fromisoformat(value) if type(value) is str else None
-    except ValueError:
+    """ISO 8601 with an offset; without one nobody knows which moment is meant, so it does not fit.
+
+    Nor does what is finer than a microsecond, which would be cut off, or before the year 1 or after 9999 in UTC.
+    """
+    if type(value) is not str or _FINER_THAN_MICROSECONDS.search(value):
         return NO_FIT
-    return NO_FIT if moment is None or moment.tzinfo is None else moment.astimezone(UTC)
+    try:
+        moment = datetime.fromisoformat(value)
+        return NO_FIT if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return NO_FIT
 
 
 _SIMPLE: dict[pa.DataType, Fitter] = {

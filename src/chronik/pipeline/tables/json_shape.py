@@ -20,6 +20,13 @@ MAX_DEPTH = 8
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
+Path = tuple[str | None, ...]
+"""Names of fields from the outside in; None stands for the items of a list."""
+
+ITEMS = None
+
+_OWN_PREFIX = "value_"
+
 _FORBIDDEN_IN_NAMES = set(" ,;{}()\n\t=")
 
 
@@ -47,11 +54,11 @@ class Shape:
             for content in value:
                 self.item.observe(content, depth + 1)
 
-    def at(self, path: Iterable[str]) -> Shape:
-        """The shape of a field, made if it is not there. `*` in a path stands for the items of a list."""
+    def at(self, path: Path) -> Shape:
+        """The shape of a field, made if it is not there."""
         shape = self
         for name in path:
-            if name == "*":
+            if name is ITEMS:
                 if shape.item is None:
                     shape.item = Shape()
                 shape = shape.item
@@ -70,7 +77,7 @@ class Shape:
         for name, shape in other.fields.items():
             self.at((name,)).merge(shape)
         if other.item is not None:
-            self.at(("*",)).merge(other.item)
+            self.at((ITEMS,)).merge(other.item)
 
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = {"kinds": self.kinds}
@@ -110,12 +117,25 @@ def with_new_fields(columns: pa.Schema, shape: Shape, taken: Iterable[str] = ())
 
     `taken` are names that columns cannot have because the table uses them itself; such fields get `value_` in front.
     """
-    merged = _merged_fields(list(columns), shape, {name.casefold() for name in taken}, depth=0)
-    return pa.schema(merged)
+    room = _Room(MAX_COLUMNS - sum(_count(field.type) for field in columns))
+    return pa.schema(_merged_fields(list(columns), shape, {name.casefold() for name in taken}, 0, room))
 
 
-def _merged_fields(fields: list[pa.Field], shape: Shape, taken: set[str], depth: int) -> list[pa.Field]:
-    room = MAX_COLUMNS - len(fields)
+class _Room:
+    """How many more columns there may be, those of nested objects among them."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def _count(kind: pa.DataType) -> int:
+    """How many columns a type counts for: itself, and the fields of its objects."""
+    if pa.types.is_list(kind):
+        return _count(kind.value_type)
+    return 1 + sum(_count(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _merged_fields(fields: list[pa.Field], shape: Shape, taken: set[str], depth: int, room: _Room) -> list[pa.Field]:
     by_name = {field.name: index for index, field in enumerate(fields)}
     folded = {field.name.casefold() for field in fields}
     merged = list(fields)
@@ -123,21 +143,30 @@ def _merged_fields(fields: list[pa.Field], shape: Shape, taken: set[str], depth:
         column = column_name(name, taken)
         if column in by_name:
             index = by_name[column]
-            merged[index] = merged[index].with_type(_grown(merged[index].type, below, depth + 1))
+            merged[index] = merged[index].with_type(_grown(merged[index].type, below, depth + 1, room))
             continue
-        if not usable(name) or column.casefold() in folded or room <= 0:
+        if not usable(name) or column.casefold() in folded or room.left <= 0:
             continue
-        kind = _type_of(below, depth + 1)
-        if kind is not None:
+        room.left -= 1
+        kind = _type_of(below, depth + 1, room)
+        if kind is None:
+            room.left += 1
+        else:
             merged.append(pa.field(column, kind))
             folded.add(column.casefold())
-            room -= 1
     return merged
 
 
 def column_name(field: str, taken: Iterable[str]) -> str:
-    """The column of a field: its name, or `value_` and its name where the table has a column of that name itself."""
-    return f"value_{field}" if field.casefold() in taken else field
+    """The column of a field: its name, or `value_` and its name where the table has a column of that name itself.
+
+    A field that is named `value_key`, as the column of a field `key` is, gets `value_` in front as well: two fields
+    never share a column.
+    """
+    bare = field.casefold()
+    while bare.startswith(_OWN_PREFIX):
+        bare = bare.removeprefix(_OWN_PREFIX)
+    return _OWN_PREFIX + field if bare in taken else field
 
 
 def usable(name: str) -> bool:
@@ -145,28 +174,28 @@ def usable(name: str) -> bool:
     return bool(name) and name != "*" and not _FORBIDDEN_IN_NAMES & set(name)
 
 
-def _grown(kind: pa.DataType, shape: Shape, depth: int) -> pa.DataType:
+def _grown(kind: pa.DataType, shape: Shape, depth: int, room: _Room) -> pa.DataType:
     """A type with the fields that its objects lack; numbers, texts and the like stay as they are."""
     if depth >= MAX_DEPTH:
         return kind
     if pa.types.is_struct(kind) and shape.fields:
-        return pa.struct(_merged_fields([kind.field(i) for i in range(kind.num_fields)], shape, set(), depth))
+        return pa.struct(_merged_fields([kind.field(i) for i in range(kind.num_fields)], shape, set(), depth, room))
     if pa.types.is_list(kind) and shape.item is not None:
-        return pa.list_(pa.field("element", _grown(kind.value_type, shape.item, depth + 1)))
+        return pa.list_(pa.field("element", _grown(kind.value_type, shape.item, depth + 1, room)))
     return kind
 
 
-def _type_of(shape: Shape, depth: int) -> pa.DataType | None:
+def _type_of(shape: Shape, depth: int, room: _Room) -> pa.DataType | None:
     """The type for a field of this shape, or None while nothing that has a type was seen."""
     seen = {kind: count for kind, count in shape.kinds.items() if kind not in ("null", "huge")}
     if "number" in seen:
         seen["number"] += seen.pop("integer", 0)
     for kind in sorted(seen, key=lambda kind: (-seen[kind], kind)):
         if kind == "object":
-            fields = _merged_fields([], shape, set(), depth) if depth < MAX_DEPTH else []
+            fields = _merged_fields([], shape, set(), depth, room) if depth < MAX_DEPTH else []
             found = pa.struct(fields) if fields else None
         elif kind == "array":
-            item = _type_of(shape.item, depth + 1) if shape.item is not None and depth < MAX_DEPTH else None
+            item = _type_of(shape.item, depth + 1, room) if shape.item is not None and depth < MAX_DEPTH else None
             found = pa.list_(pa.field("element", item)) if item is not None else None
         else:
             found = {"string": pa.string(), "boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64()}[kind]

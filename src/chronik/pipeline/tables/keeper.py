@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from chronik.client import ClientError, Cluster, Isolation, TopicPartition
 from chronik.client.admin.groups import commit_offsets
@@ -93,6 +93,7 @@ class TableKeeper:
         self._report = report
         self._kept: dict[str, KeptTopic] = {}
         self._stopped: dict[str, TableSettings] = {}
+        self._refused: dict[str, str] = {}
         self._discovered_at = 0.0
         self._parallelism = spark.sparkContext.defaultParallelism
 
@@ -100,14 +101,15 @@ class TableKeeper:
         self.cluster.close()
 
     def run_once(self) -> bool:
-        """Land everything that was there when it began; whether all topics succeeded."""
+        """Land everything that was there when it began, and tidy up; whether all topics succeeded."""
         self.discover()
         ends = self._ends(list(self._kept.values()))
-        failed: set[str] = set()
+        failed = set(self._refused)
         while True:
             results = self.round(until=ends, leave_out=failed)
             failed |= {result.topic for result in results if result.error}
             if not any(result.rows or result.lag for result in results if not result.error):
+                self.maintenance.run(list(self._kept.values()))
                 return not failed
 
     def run_continuously(self, stopping: Callable[[], bool]) -> None:
@@ -134,41 +136,36 @@ class TableKeeper:
                     time.sleep(min(0.1, max(deadline - time.monotonic(), 0.0)))
 
     def discover(self) -> list[str]:
-        """Ask which topics are to be kept, and how; their names."""
-        wanted = {}
-        for found in all_settings(self.cluster):
-            chosen = found.topic in self.settings.topics if self.settings.topics else found.enabled
-            if chosen and not found.topic.endswith(DEAD_LETTER_SUFFIX):
-                wanted[found.topic] = found
-        self._kept = {name: kept for name, kept in self._kept.items() if name in wanted}
-        for name, found in wanted.items():
+        """Ask which topics are to be kept, and how; the names of all that are to be, also of those that cannot be."""
+        chosen = self.settings.topics
+        found = {one.topic: one for one in all_settings(self.cluster)}
+        wanted = {name: one for name, one in found.items() if (name in chosen if chosen else one.enabled)}
+        refused = dict.fromkeys(chosen - found.keys(), "there is no topic of that name")
+        for name, one in wanted.items():
             known = self._kept.get(name)
-            if known is None or known.settings != found:
+            if known is None or known.settings != one:
                 self._stopped.pop(name, None)
-                self._keep(found)
+                try:
+                    self._kept[name] = self._keep(one)
+                except ValueError as error:
+                    refused[name] = str(error)
+        self._kept = {name: kept for name, kept in self._kept.items() if name in wanted and name not in refused}
+        for name, why in sorted(refused.items()):
+            if self._refused.get(name) != why:
+                self._report(TopicProgress(topic=name, error=why))
+        self._refused = refused
         self._discovered_at = time.monotonic()
-        return sorted(self._kept)
+        return sorted(wanted.keys() | refused.keys())
 
-    def _keep(self, found: TableSettings) -> None:
+    def _keep(self, found: TableSettings) -> KeptTopic:
+        """What keeps a topic as a table; ValueError says why it cannot be kept."""
+        if found.topic.endswith(DEAD_LETTER_SUFFIX):
+            raise ValueError(f"tables whose names end with {DEAD_LETTER_SUFFIX} are for dead letters, it is not kept")
         try:
-            fixed = self._fixed_columns(found) if uses_schema(found) else None
+            fixed = columns_of_schema(found.schema_ddl) if uses_schema(found) else None
         except ValueError as error:
-            self._kept.pop(found.topic, None)
-            self._report(TopicProgress(topic=found.topic, error=f"table.schema cannot be used: {error}"))
-            return
-        self._kept[found.topic] = KeptTopic(found, self.settings.warehouse, fixed)
-
-    def _fixed_columns(self, found: TableSettings) -> pa.Schema:
-        from pyspark.errors import PySparkException
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
-
-        try:
-            parsed = StructType.fromDDL(found.schema_ddl)
-            assert isinstance(parsed, StructType)
-        except PySparkException as error:
-            raise ValueError(f"{found.schema_ddl!r} is no list of columns ({error.getCondition()})") from None
-        return columns_of_schema(to_arrow_schema(parsed, timezone="UTC"))
+            raise ValueError(f"table.schema cannot be used: {error}") from None
+        return KeptTopic(found, self.settings.warehouse, fixed)
 
     # -- one round ----------------------------------------------------------------------------------------------------
 
@@ -209,7 +206,7 @@ class TableKeeper:
                 }
                 if waiting:
                     plans.append(self._plan_topic(kept, starts, waiting))
-            except (ForeignTable, KafkaError, ClientError, OSError) as error:
+            except (ForeignTable, KafkaError, ClientError, OSError, DeltaError) as error:
                 failures.append(TopicProgress(topic=topic, error=str(error)))
         return plans, failures
 
@@ -254,7 +251,11 @@ class TableKeeper:
             growing = [report for report in found if report.unknown is not None]
             if growing:
                 kept = by_topic[topic]
-                kept.grow(growing)
+                try:
+                    kept.grow(growing)
+                except (ForeignTable, OSError, DeltaError) as error:
+                    found.append(TaskReport(topic, [], error=f"the table could not be given new columns: {error}"))
+                    continue
                 for report in growing:
                     ranges = [OffsetRange(topic, *piece) for piece in report.ranges]
                     again.append(kept.spec(self.settings.bootstrap, ranges, settled=True))
@@ -279,7 +280,7 @@ class TableKeeper:
         stopped = next((report.stopped for report in reports if report.stopped), None)
         try:
             landed = self.commit(plan.kept, plan.begins, reports)
-        except (PositionMoved, OSError) as failure:
+        except (PositionMoved, ForeignTable, OSError, DeltaError) as failure:
             return TopicProgress(topic=topic, lag=plan.lag, error=str(failure))
         if stopped is not None and error is None:
             self._stopped[topic] = plan.kept.settings

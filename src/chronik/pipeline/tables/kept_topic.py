@@ -12,7 +12,7 @@ from chronik.pipeline.ranges import OffsetRange
 from chronik.pipeline.tables.delta_table import ForeignTable, TopicTable
 from chronik.pipeline.tables.ingest_task import DataFile, TaskReport, TaskSpec
 from chronik.pipeline.tables.json_rows import fitter_of
-from chronik.pipeline.tables.json_shape import Shape, column_name, with_new_fields
+from chronik.pipeline.tables.json_shape import Shape, column_name, usable, with_new_fields
 from chronik.pipeline.tables.layout import (
     JSON,
     OWN_COLUMNS,
@@ -55,7 +55,7 @@ class KeptTopic:
     def __init__(self, settings: TableSettings, warehouse: Path, fixed: pa.Schema | None) -> None:
         self.settings = settings
         self.fixed = fixed
-        first = table_columns(settings.value_format, fixed or ())
+        first = table_columns(settings.value_format, fixed if fixed is not None else ())
         self.table = TopicTable(table_folder(warehouse, settings.topic), settings, first)
         self.dead = TopicTable(table_folder(warehouse, settings.dead_letter), settings, dead_letter_columns())
         self.typed = fixed if fixed is not None else pa.schema([])
@@ -130,12 +130,13 @@ class KeptTopic:
         self.table.create()
         self.table.add_columns(table_columns(self.settings.value_format, self.typed))
         version = self.table.commit(files, {p: (begins.stored[p], end) for p, end in moves.items()})
+        read = [report for report in reports if report.unknown is None]  # the others are read again, with more columns
         return Landed(
             rows=sum(file.rows for file in files),
-            value_bytes=sum(report.value_bytes for report in reports),
+            value_bytes=sum(report.value_bytes for report in read),
             files=len(files),
             dead_letters=sum(file.rows for file in letters),
-            rescued=sum(report.rescued for report in reports),
+            rescued=sum(report.rescued for report in read),
             version=version,
             positions=moves,
         )
@@ -160,11 +161,42 @@ def _within(files: Sequence[DataFile], reached: Mapping[int, int]) -> list[DataF
     return [file for file in files if file.first_offset < reached[file.partition]]
 
 
-def columns_of_schema(columns: pa.Schema) -> pa.Schema:
-    """The columns of a `table.schema`; ValueError for types that JSON values cannot fill."""
-    for field in columns:
+def columns_of_schema(ddl: str) -> pa.Schema:
+    """The columns of a `table.schema`; ValueError for what is no schema, or what no table of JSON values can have."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    try:
+        parsed = StructType.fromDDL(ddl)
+        assert isinstance(parsed, StructType)
+    except PySparkException as error:
+        raise ValueError(f"{ddl!r} is no list of columns ({error.getCondition()})") from None
+    fields = list(to_arrow_schema(parsed, timezone="UTC"))
+    for field in fields:
         fitter_of(field.type)
-    return pa.schema([pa.field(column_name(field.name, OWN_COLUMNS), field.type) for field in columns])
+    named = [field.with_name(column_name(field.name, OWN_COLUMNS)) for field in fields]
+    return pa.schema(_checked_fields(named))
+
+
+def _checked_fields(fields: Sequence[pa.Field]) -> list[pa.Field]:
+    """The fields, which may all be NULL: that JSON values have them cannot be promised."""
+    seen: set[str] = set()
+    for field in fields:
+        if not usable(field.name):
+            raise ValueError(f"no column can be named {field.name!r}: spaces and any of ,;{{}}()= cannot be in a name")
+        if field.name.casefold() in seen:
+            raise ValueError(f"there are two columns {field.name}; names must differ in more than their case")
+        seen.add(field.name.casefold())
+    return [pa.field(field.name, _checked_type(field.type)) for field in fields]
+
+
+def _checked_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct(_checked_fields([kind.field(index) for index in range(kind.num_fields)]))
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _checked_type(kind.value_type)))
+    return kind
 
 
 def uses_schema(settings: TableSettings) -> bool:

@@ -104,19 +104,6 @@ def table_folder(warehouse: Path, name: str) -> Path:
     return warehouse / name
 
 
-def warehouse_path(text: str) -> Path:
-    """The folder that tables are in; ValueError for addresses of object stores, which are not offered yet."""
-    if "://" in text:
-        scheme, _, rest = text.partition("://")
-        if scheme != "file":
-            raise ValueError(
-                f"--warehouse {text}: tables are kept in a folder for now, not in an object store; "
-                "give a path that the driver and all executors can reach"
-            )
-        text = rest
-    return Path(text).resolve()
-
-
 def schema_to_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 

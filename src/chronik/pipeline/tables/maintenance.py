@@ -33,7 +33,7 @@ class Tidied(msgspec.Struct):
 
 
 class Maintenance:
-    """Tidies tables every so often."""
+    """Tidies tables every so often, and at the end of a run that does not go on."""
 
     def __init__(self, every_s: float = 600.0) -> None:
         self._every_s = every_s
@@ -42,7 +42,12 @@ class Maintenance:
     def run_if_due(self, topics: Sequence[KeptTopic]) -> list[Tidied]:
         if time.monotonic() - self._last < self._every_s:
             return []
-        done = [tidy(table.folder) for kept in topics for table in (kept.table, kept.dead)]
+        return self.run(topics)
+
+    def run(self, topics: Sequence[KeptTopic]) -> list[Tidied]:
+        """Tidy the tables that topics are kept in now; a folder that holds something else is left alone."""
+        tables = [table for kept in topics for table in (kept.table, kept.dead) if table.version >= 0]
+        done = [tidy(table.folder) for table in tables]
         self._last = time.monotonic()
         return [one for one in done if one is not None]
 
