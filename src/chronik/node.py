@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import importlib
 import os
 import secrets
 import signal
@@ -69,6 +70,7 @@ FIRST_REGISTRATION_S = 2.0
 CLIENT_GRACE_S = 0.2
 CONVERSION_THREADS = 2
 INCARNATION_BYTES = 16
+HTTP_SIDE = "chronik.http.server"
 
 
 class CannotStart(Exception):
@@ -248,7 +250,7 @@ class Node:
         self.replicas.start()
         self.registration.start()
         await self._say_ready()
-        self.http = self._start_http(self._http_listener) if self._http_listener is not None else None
+        self.http = await self._start_http(self._http_listener) if self._http_listener is not None else None
         tune_collector()
 
     async def _bind(self, name: str, address: Address, start: Awaitable[T]) -> T:
@@ -284,8 +286,10 @@ class Node:
         if sys.stdout.isatty():
             print(f"next: chronik topic create orders --bootstrap {self.kafka}   (Ctrl-C ends the node)", flush=True)
 
-    def _start_http(self, listener: socket.socket) -> HttpServer:
-        """Only now is the HTTP side imported: nobody who writes or reads records waits for it."""
+    async def _start_http(self, listener: socket.socket) -> HttpServer:
+        """Only now is the HTTP side imported: nobody who writes or reads records waits for it. On a thread, since on
+        a busy machine it takes long enough for the other nodes to miss this one and elect another leader."""
+        await asyncio.to_thread(importlib.import_module, HTTP_SIDE)
         from chronik.http.exposition import Exposition, NodeCollector
         from chronik.http.server import HttpServer
 

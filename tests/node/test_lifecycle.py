@@ -90,6 +90,33 @@ def test_a_signal_ends_a_node_that_is_still_recovering(
     assert "Traceback" not in fresh_node.log_since_start()
 
 
+TELLS_WHO_IMPORTS_HTTP = """
+import sys, threading
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "uvicorn":
+            own = threading.current_thread() is threading.main_thread()
+            print("uvicorn is imported by the", "loop" if own else "side", flush=True)
+sys.meta_path.insert(0, Finder())
+from chronik.cli.main import main
+sys.argv[0] = "chronik"
+main()
+"""
+
+
+def test_the_loop_goes_on_while_the_http_side_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it not so, a leader that starts would be silent for long enough to be replaced."""
+    node = NodeProcess(tmp_path, http=True)
+    _, _, _, *arguments = node.command()
+    monkeypatch.setattr(node, "command", lambda: [sys.executable, "-c", TELLS_WHO_IMPORTS_HTTP, *arguments])
+    try:
+        node.start()
+        eventually(lambda: "uvicorn is imported" in node.log_since_start(), "HTTP is loaded")
+        assert "uvicorn is imported by the loop" not in node.log_since_start()
+    finally:
+        node.close()
+
+
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
