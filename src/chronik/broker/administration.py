@@ -32,6 +32,7 @@ MOVES_LISTED_MAX = 1000
 
 
 MEMBERS_LOOK_S = 0.2
+MOVES_AT_ONCE_MAX = 1000
 
 
 class Administration:
@@ -155,6 +156,7 @@ class Administration:
         """Puts a node into maintenance, so that nothing new is placed on it, and moves its replicas away. A node that
         is dead or was removed by force has nothing to copy from, but its replicas can be made anew elsewhere."""
         node_id = int(arguments["node_id"])
+        at_once = _at_once(arguments)
         await self.store.read_barrier(timeout_s)
         gone = node_id not in self.store.image.brokers and replicas_on(self.store.image, node_id)
         broker = None if gone else self._broker(arguments)
@@ -167,15 +169,26 @@ class Administration:
             (await self.store.propose(command, timeout_s)).raise_for_error()
         plan = await self._planned(lambda image: plan_drain(image, node_id))
         if execute:
-            self._start(f"draining node {node_id}", plan, arguments)
+            self._start(f"draining node {node_id}", plan, at_once)
         return _plan(plan)
+
+    async def undrain(self, arguments: Arguments, timeout_s: float) -> Any:
+        """Takes a node out of maintenance: it may be given replicas and leads again. What was moved stays moved."""
+        await self.store.read_barrier(timeout_s)
+        broker = self._broker(arguments)
+        self._require_no_plan()
+        status = BrokerStatus.ONLINE if broker.alive else broker.status
+        command = UpdateBrokerStatus(broker.node_id, status, maintenance=False, reason="it is no longer drained")
+        (await self.store.propose(command, timeout_s)).raise_for_error()
+        return {"node_id": broker.node_id, "status": status.name.lower()}
 
     async def rebalance(self, arguments: Arguments, timeout_s: float) -> Any:
         """Spreads replicas and leaders evenly over the nodes that are online."""
+        at_once = _at_once(arguments)
         await self.store.read_barrier(timeout_s)
         plan = await self._planned(plan_rebalance)
         if arguments.get("execute"):
-            self._start("rebalancing", plan, arguments)
+            self._start("rebalancing", plan, at_once)
         return _plan(plan)
 
     async def progress(self, arguments: Arguments, timeout_s: float) -> Any:
@@ -198,11 +211,10 @@ class Administration:
                 ErrorCode.REASSIGNMENT_IN_PROGRESS, f"This node is {self._plan_name} already; wait until that is done."
             )
 
-    def _start(self, name: str, plan: Plan, arguments: Arguments) -> None:
+    def _start(self, name: str, plan: Plan, at_once: int) -> None:
         self._require_no_plan()
         self._plan_name, self._plan_failure = name, None
         self._progress = Progress(0, 0, len(plan.moves))
-        at_once = int(arguments.get("at_once") or MOVES_AT_ONCE)
         self._plan = asyncio.get_running_loop().create_task(self._carry_out(plan, at_once), name=name)
 
     async def _carry_out(self, plan: Plan, at_once: int) -> None:
@@ -222,6 +234,18 @@ class Administration:
         """What was begun goes on by itself; the rest of a plan is made again by whoever asks."""
         if self._plan is not None:
             self._plan.cancel()
+
+
+def _at_once(arguments: Arguments) -> int:
+    """How many partitions may move at the same time."""
+    wanted = arguments.get("at_once")
+    if wanted is None:
+        return MOVES_AT_ONCE
+    if not isinstance(wanted, int) or not 1 <= wanted <= MOVES_AT_ONCE_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"From 1 to {MOVES_AT_ONCE_MAX} partitions can move at once, not {wanted}."
+        )
+    return wanted
 
 
 def _broker(broker: BrokerInfo) -> dict[str, Any]:
@@ -257,6 +281,7 @@ ACTIONS: dict[str, Callable[[Administration, Arguments, float], Awaitable[Any]]]
     "add-node": Administration.add_node,
     "remove-node": Administration.remove_node,
     "drain": Administration.drain,
+    "undrain": Administration.undrain,
     "rebalance": Administration.rebalance,
     "progress": Administration.progress,
 }

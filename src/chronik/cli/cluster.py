@@ -176,6 +176,17 @@ def drain(
 
 
 @app.command
+def undrain(node_id: int, *, bootstrap: Bootstrap = None) -> None:
+    """Let a node that was drained have replicas and lead again. What was moved off it stays where it is now.
+
+    Example: chronik cluster undrain 3
+    """
+    with open_cluster(bootstrap) as cluster:
+        outcome = administer(cluster, "undrain", {"node_id": node_id})
+    print(f"node {node_id} is {outcome['status']} and may be given replicas again (see chronik cluster rebalance)")
+
+
+@app.command
 def rebalance(
     *,
     yes: Annotated[
@@ -234,6 +245,8 @@ def _follow(cluster: Cluster, broker: Broker, *, quiet: bool) -> dict[str, Any]:
             time.sleep(PROGRESS_EVERY_S)
     if state["failure"]:
         fail(state["failure"])
+    if state["failed"]:
+        fail(f"moved {state['done']} of {state['total']} partitions, {state['failed']} were refused; run it again")
     if not quiet:
         print(f"moved {state['done']} of {state['total']} partitions")
     return state

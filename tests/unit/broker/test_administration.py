@@ -89,3 +89,24 @@ async def test_nothing_is_placed_on_a_node_after_its_drain_was_planned(monkeypat
         await asked.run("drain", {"node_id": 3, "execute": True}, TIMEOUT_S)
     assert first.image.brokers[3].status is BrokerStatus.ONLINE, "a drain that does not begin changes nothing"
     asked.stop()
+
+
+async def test_a_drained_node_can_be_taken_back() -> None:
+    _, first, _ = await two_nodes()
+    asked = administration(first)
+    await first.propose(c.UpdateBrokerStatus(4, BrokerStatus.MAINTENANCE, maintenance=True))
+    assert await asked.run("undrain", {"node_id": 4}, TIMEOUT_S) == {"node_id": 4, "status": "online"}
+    assert first.image.brokers[4].online and not first.image.brokers[4].maintenance
+    await first.propose(c.UpdateBrokerStatus(4, BrokerStatus.OFFLINE, maintenance=True))
+    assert (await asked.run("undrain", {"node_id": 4}, TIMEOUT_S))["status"] == "offline", "it is not here yet"
+    assert not first.image.brokers[4].alive and not first.image.brokers[4].maintenance
+
+
+@pytest.mark.parametrize("at_once", [0, -1, 1001, "many"])
+@pytest.mark.parametrize("action", ["drain", "rebalance"])
+async def test_a_number_of_moves_at_once_that_cannot_be_is_refused(action: str, at_once: object) -> None:
+    """Less than one would never end, and keep the node from everything else meanwhile."""
+    _, first, _ = await two_nodes()
+    with pytest.raises(KafkaError, match="From 1 to 1000 partitions"):
+        await administration(first).run(action, {"node_id": 4, "execute": True, "at_once": at_once}, TIMEOUT_S)
+    assert first.image.brokers[4].online

@@ -14,7 +14,7 @@ COMMANDS = {
     "topic": ("create", "list", "describe", "alter", "delete"),
     "group": ("list", "describe", "delete", "reset-offsets"),
     "txn": ("list", "describe", "abort"),
-    "cluster": ("start", "status", "describe", "add-node", "remove-node", "drain", "rebalance"),
+    "cluster": ("start", "status", "describe", "add-node", "remove-node", "drain", "undrain", "rebalance"),
     "produce": (),
     "consume": (),
     "sql": (),
