@@ -20,11 +20,14 @@ import msgspec
 
 from chronik.metadata.commands import FinishedAssignment, IsrChange, LeaderChange
 from chronik.metadata.image import MetadataImage
-from chronik.metadata.model import NO_LEADER, PartitionInfo
+from chronik.metadata.model import NO_LEADER, NodeState, PartitionInfo
+
+GONE = (NodeState.LEAVING, NodeState.REMOVED)
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Who can lead (`online`), who can lead if nobody better can (`alive`), and who came back without data (`lost`)."""
+    """Who can lead (`online`), who can lead if nobody better can (`alive`), and whose data is gone (`lost`): it came
+    back without, or was removed for good, so that what comes back under its id is another node."""
 
     online: frozenset[int]
     alive: frozenset[int]
@@ -36,7 +39,8 @@ class Standing(msgspec.Struct, frozen=True):
         return cls(
             frozenset(broker.node_id for broker in brokers if broker.online),
             frozenset(broker.node_id for broker in brokers if broker.alive),
-            frozenset(broker.node_id for broker in brokers if broker.data_lost),
+            frozenset(broker.node_id for broker in brokers if broker.data_lost)
+            | frozenset(node.node_id for node in image.nodes.values() if node.state in GONE),
         )
 
 

@@ -107,7 +107,7 @@ class PartitionKeeper:
     def observe(self, delta: Delta) -> None:
         """Follows the image."""
         topics = self._store.image.topics_by_id
-        if delta.restored or delta.brokers_changed:
+        if delta.restored or delta.brokers_changed or delta.nodes_changed:
             self._sweep = True
         if delta.configs_changed:
             self._dirty.update(self._leaderless)  # an unclean leader may be allowed from now on

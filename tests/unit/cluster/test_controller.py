@@ -393,6 +393,24 @@ async def test_a_broker_whose_data_is_gone_leaves_every_isr_before_it_is_online_
     await eventually(lambda: partition(nodes[0], 2).leader == 3)
 
 
+async def test_what_comes_back_under_the_id_of_a_removed_node_is_not_held_to_be_in_sync(cluster: ClusterDouble) -> None:
+    """It may have an empty folder: leading, it would have the others cut all that they still have."""
+    nodes = await three(cluster)
+    await create(nodes[0], (3, 1))
+    state = partition(nodes[0])
+    shrink = c.IsrChange(TOPIC, 0, state.leader_epoch, state.partition_epoch, (3,))
+    await nodes[0].store.propose(c.UpdateIsr(3, [shrink]))
+    await nodes[2].kill()
+    await nodes[0].store.propose(c.RemoveNode(3))
+    await nodes[0].store.propose(c.RemoveBroker(3))
+    await eventually(lambda: partition(nodes[0]).isr == ())
+    await nodes[0].store.propose(c.AddNode(3, b"made after wipe!", "host-3", 9192))
+    cluster.add(3, directory_id=b"made after wipe!").start()
+    await eventually(lambda: online(nodes[0], 1, 2, 3))
+    await asyncio.sleep(3 * FAST.tick_s)
+    assert partition(nodes[0]).leader == NO_LEADER
+
+
 async def test_thousands_of_partitions_of_a_dead_broker_are_led_again_in_slices(cluster: ClusterDouble) -> None:
     nodes = await three(cluster)
     for start in range(3):
