@@ -140,17 +140,24 @@ def _movable(
     empty: int,
     untried: list[Key],
 ) -> Key | None:
-    """A partition whose replica can go from one broker to the other without sharing a rack more than before."""
-    rack = brokers[empty].rack
+    """A partition whose replica can go from one broker to the other without sharing a rack, or a host, more than
+    before."""
     while untried:
         key = untried.pop()
         if key in held[empty] or key not in held[full]:
             continue
-        others = [replica for replica in assignment[key] if replica != full]
-        shared = rack is not None and any(brokers[replica].rack == rack for replica in others if replica in brokers)
-        if not shared or rack == brokers[full].rack:
+        others = [brokers[replica] for replica in assignment[key] if replica != full and replica in brokers]
+        if _shares(brokers[empty], others) <= _shares(brokers[full], others):
             return key
     return None
+
+
+def _shares(broker: BrokerInfo, others: list[BrokerInfo]) -> tuple[bool, bool]:
+    """Whether a broker stands in the rack, and on the host, of one of the others; the rack weighs more."""
+    return (
+        broker.rack is not None and any(other.rack == broker.rack for other in others),
+        any(other.host_name == broker.host_name for other in others),
+    )
 
 
 def _even_leaders(assignment: dict[Key, tuple[int, ...]], online: set[int]) -> None:

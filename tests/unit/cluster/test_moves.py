@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,6 +98,15 @@ def test_a_drain_goes_to_another_rack_if_there_is_one() -> None:
     image = image_of([(1, 2)] * 6, 4, racks=2)
     for replicas in after(image, plan_drain(image, 1)):
         assert replicas[0] == 3, "broker 4 is in the rack of broker 2"
+
+
+def test_a_rebalance_puts_no_second_replica_on_a_host_that_has_one() -> None:
+    """Brokers 1 and 2 share a machine, and 2 is new: it takes what 1 has not."""
+    image = image_of([(1, 3), (1, 3), (3, 4), (4, 3), (3, 4), (4, 3)], 4)
+    image.brokers[2] = msgspec.structs.replace(image.brokers[2], host_name=image.brokers[1].host_name)
+    result = after(image, plan_rebalance(image))
+    assert any(2 in replicas for replicas in result)
+    assert not any({1, 2} <= set(replicas) for replicas in result), result
 
 
 TOPIC = b"t" * 16
