@@ -33,12 +33,13 @@ log = structlog.get_logger()
 
 
 class Begun(NamedTuple):
-    """A change under way, and by how many members it changes the ISR."""
+    """A change under way, and whom it lets in and puts out."""
 
     partition: Partition
     lead: Leadership
     change: IsrChange
-    growth: int
+    joins: bool
+    leaves: bool
 
     def still_pending(self) -> bool:
         """Whether this leadership goes on, and nothing has settled the change."""
@@ -110,7 +111,8 @@ class IsrUpdater:
                 tuple(self._registration(lead, node_id) for node_id in wanted),
             )
             lead.begin_isr_change(wanted)
-            begun.append(Begun(partition, lead, change, len(wanted) - len(info.isr)))
+            members, meant = set(info.isr), set(wanted)
+            begun.append(Begun(partition, lead, change, bool(meant - members), bool(members - meant)))
         return begun
 
     def _registration(self, lead: Leadership, node_id: int) -> int:
@@ -148,10 +150,9 @@ class IsrUpdater:
         metrics = self._replicas.metrics
         if not outcome.ok:
             metrics.isr_refusals += 1
-        elif each.growth < 0:
-            metrics.isr_shrinks += 1
-        else:
-            metrics.isr_expansions += 1
+            return
+        metrics.isr_shrinks += each.leaves
+        metrics.isr_expansions += each.joins
 
     def _say(self, begun: list[Begun], outcomes: list[Result]) -> None:
         """One line for thousands of changes, with the first ones by name."""

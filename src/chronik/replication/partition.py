@@ -74,10 +74,6 @@ class Partition(Replica):
         """Whether this replica has to fetch from a leader elsewhere, and can."""
         return self.info.leader not in (NO_LEADER, self._host.node_id) and self._fit(self.info)
 
-    def may_acknowledge(self) -> bool:
-        """Whether an answer may leave now that tells a client its write is in."""
-        return self._lead is not None and self._host.lease.held()
-
     # following the metadata
 
     def update(self, info: PartitionInfo) -> None:
@@ -92,7 +88,6 @@ class Partition(Replica):
             return
         if lead is not None and info.leader_epoch == previous.leader_epoch:
             lead.update(info, self._host.clock())
-            self._deleted()
             self.reconsider_isr()
         else:
             if lead is not None and info.leader_epoch > previous.leader_epoch + 1:
@@ -100,6 +95,7 @@ class Partition(Replica):
             self._lead = Leadership(self._host.node_id, info, self.end_offset, self._host.clock())
             self._host.metrics.leader_elections += 1
             self._wake()
+        self._deleted()
         self.advance_high_watermark()
 
     def _fit(self, info: PartitionInfo) -> bool:

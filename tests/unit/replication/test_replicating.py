@@ -232,6 +232,9 @@ async def test_an_isr_change_without_a_known_outcome_counts_as_under_way_until_i
     nodes.consensus.refuse_with = None
     await settle(lambda: set(leader.isr) == {1, 2, 3}, "later it succeeds")
     assert leader.info.partition_epoch >= before + 2, "first a change that rules the unknown one out"
+    metrics = nodes.managers[1].metrics
+    await settle(lambda: metrics.isr_expansions, "what succeeded is counted")
+    assert (metrics.isr_expansions, metrics.isr_shrinks) == (1, 0), "ruling out lets nobody in"
 
 
 async def test_a_follower_far_behind_the_log_start_starts_over_there(nodes: Nodes) -> None:
@@ -378,6 +381,22 @@ async def test_a_deletion_waits_for_no_replica_that_left_and_fails_with_the_lead
     assert failing is not None
     nodes.elect("events", 0, 2)
     assert isinstance(failing.exception(), KafkaError)
+
+
+async def test_a_deletion_waits_for_no_replica_that_was_moved_away(nodes: Nodes) -> None:
+    """Which begins a new epoch of the same leader, in which nobody else may be left to report."""
+    nodes.create("events", (1, 2), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1, 2), required_acks=-1, now_ms=1)
+    await asyncio.wait_for(leader.committed(2) or asyncio.sleep(0), 5)
+    nodes.managers[2]._fetchers.stop()  # type: ignore[union-attr]
+    leader.delete_records(2)
+    deleted = leader.deleted(2)
+    assert deleted is not None
+    nodes.commit(AssignPartition([Reassignment(leader.topic_id, 0, (1,))]))
+    nodes.commit(FinishAssignment([FinishedAssignment(leader.topic_id, 0, leader.info.partition_epoch)]))
+    assert leader.is_leader and leader.isr == (1,)
+    await asyncio.wait_for(deleted, 5)
 
 
 async def test_the_last_replica_in_sync_stays_though_its_disk_failed(nodes: Nodes) -> None:
