@@ -105,6 +105,7 @@ class Leadership:
                 node_id not in self.info.isr
                 and node_id in eligible
                 and may_join(follower, high_watermark, self.epoch_start_offset)
+                and not follower.lagging(leader_end, now, lag_limit_s)
             ):
                 members.append(node_id)
         return tuple(members)

@@ -10,7 +10,8 @@ Rule 3. The high watermark is the least counted offset over the maximal ISR: the
         that a change under way would add; a change under way to remove a member removes nothing yet. It also waits for
         followers that keep up but are not members yet, or they could never overtake it. It never goes backwards.
 Rule 4. A follower joins when it counts up to the high watermark and to the start of the leader's epoch. It leaves when
-        it has not caught up with the leader's end for longer than the lag limit. Time is monotonic.
+        it has not caught up with the leader's end for longer than the lag limit; who would have to leave at once does
+        not join. Time is monotonic.
 Rule 5. An ISR change is one command at a time per partition, checked against leader epoch and partition epoch where it
         is applied, and naming the registrations of its members. Until its outcome is known it counts as under way.
 Rule 6. Follower and leader compare the epoch of the follower's last record. Where the leader's log ends that epoch

@@ -311,9 +311,9 @@ BUGS: dict[str, PlantedBug] = {
     "lead on after a restart": PlantedBug(_lead_on_after_a_restart, 1),
     "commits survive a loss of leadership": PlantedBug(_commits_survive_a_loss_of_leadership, 27),
     "unknown isr change taken for refused": PlantedBug(
-        _unknown_isr_change_taken_for_refused, 75, {**_SLOW, "isr_timeout_s": 0.2}
+        _unknown_isr_change_taken_for_refused, 41, {**_SLOW, "lag_limit_s": 1.5, "isr_timeout_s": 0.2}
     ),
-    "take in answers of an older epoch": PlantedBug(_take_in_answers_of_an_older_epoch, 70, _RESTLESS),
+    "take in answers of an older epoch": PlantedBug(_take_in_answers_of_an_older_epoch, 147, _RESTLESS),
     "consumers read to the end": PlantedBug(_consumers_read_to_the_end, 1),
     "shrink the isr without agreement": PlantedBug(_shrink_the_isr_without_agreement, 10),
 }

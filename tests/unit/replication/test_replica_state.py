@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chronik.metadata.model import PartitionInfo
+from chronik.replication.leadership import Leadership
 from chronik.replication.replica_state import (
     JOIN_WAIT_S,
     EpochEnd,
@@ -143,6 +145,20 @@ def test_a_follower_that_falls_behind_more_and_more_lags_in_the_end() -> None:
         progress.report(step, step, end, now)
         lagged = lagged or progress.lagging(end, now, 1.0)
     assert lagged
+
+
+def test_who_would_have_to_leave_at_once_does_not_join() -> None:
+    """It has what is committed, but has not been at the leader's end for longer than the limit: were it let in, the
+    next look would put it out, and so on for as long as it is that slow."""
+    leadership = Leadership(1, PartitionInfo(1, 3, 7, (1, 2), (1,)), 0, 0.0)
+    slow = leadership.followers[2]
+    slow.report(0, 0, 50, 0.0)
+    slow.report(40, 40, 100, LAG_S + 1.0)
+    assert may_join(slow, 40, 0)
+    assert leadership.wanted_isr(40, 100, {2}, LAG_S + 1.0, LAG_S) == (1,)
+    slow.report(60, 60, 120, LAG_S + 2.0)
+    slow.report(120, 120, 130, LAG_S + 3.0)
+    assert leadership.wanted_isr(40, 130, {2}, LAG_S + 3.0, LAG_S) == (1, 2)
 
 
 # Rule 6: divergence and truncation, over logs as elections make them.
