@@ -48,7 +48,7 @@ class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True):
     write_high_water_bytes: int = 2 * MIB  # above this a connection's further requests wait for its reader
     write_low_water_bytes: int = 512 * KIB
     frames_per_turn_max: int = 128  # of one connection, before others get their turn
-    turn_budget_s: float = 0.008  # of all connections together, before the loop may look after timers and peers
+    turn_budget_s: float = 0.012  # of all connections together, before the loop may look after timers and peers
     accept_backlog: int = 1024  # connections the kernel holds; all of them may be accepted in one turn
 
 
@@ -137,15 +137,17 @@ class ResponseMemory:
 class TurnBudget:
     """How long client work may run in one turn of the event loop.
 
-    A turn is open from the first client work in it until the loop comes round to its ready callbacks again. Work beyond
-    the budget queues here and runs in the next turn, after timers and what else is ready.
+    Asking the loop when it comes round costs a callback and a system call a turn, so nobody asks while there is little
+    work: half of the budget first counts from some client work in this turn or an earlier one. When that is used up,
+    the loop is asked, and the other half counts. Work beyond that queues here and runs in the next turn, after timers
+    and what else is ready.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], seconds: float) -> None:
         self._call_soon = call_soon
-        self._seconds = seconds
-        self._open = False
+        self._half_s = seconds / 2
         self._ends = 0.0
+        self._closing = False  # whether the loop was asked, so that the budget is of this turn
         self._queue: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self.deferrals = 0
@@ -153,15 +155,19 @@ class TurnBudget:
     def spent(self) -> bool:
         """True when clients have had their share of this turn."""
         now = perf_counter()
-        if self._open:
-            return now > self._ends
-        self._open = True
-        self._ends = now + self._seconds
-        self._call_soon(self._close)
+        if now < self._ends:
+            return False
+        if self._closing:
+            return True
+        if self._ends:
+            self._closing = True
+            self._call_soon(self._close)
+        self._ends = now + self._half_s
         return False
 
     def _close(self) -> None:
-        self._open = False
+        self._closing = False
+        self._ends = 0.0
 
     def defer(self, work: Callable[[], None]) -> None:
         """Run `work` in a later turn, in order with what else was deferred."""

@@ -157,7 +157,7 @@ class Partition(Replica):
                 f"{self.topic}-{self.index} has {len(self.info.isr)} in-sync replicas and needs {self.min_isr}.",
             )
         try:
-            log = self.log
+            log = self._log or self.log
             old_end = log.end_offset
             appended = log.append(
                 data,
@@ -172,7 +172,8 @@ class Partition(Replica):
                 self.cannot_append()
             raise
         if log.end_offset > old_end:
-            lead.appended(old_end, log.end_offset, self._host.clock())
+            if lead.followers:
+                lead.appended(old_end, log.end_offset, self._host.clock())
             if log.synced_offset > log.high_watermark:
                 self.advance_high_watermark()
         if required_acks == 1 and not self._host.lease.held():
@@ -221,21 +222,24 @@ class Partition(Replica):
         if lead is None or log is None:
             return
         current = log.high_watermark
-        mark, waits = next_high_watermark(
-            current,
-            log.synced_offset,
-            log.end_offset,
-            lead.followers,
-            lead.maximal_isr,
-            self._may_join,
-            self._host.clock(),
-        )
-        if waits:
-            self._host.isr_may_change(self)
-        if mark == current:
+        mark = log.synced_offset
+        if lead.followers:
+            mark, waits = next_high_watermark(
+                current,
+                mark,
+                log.end_offset,
+                lead.followers,
+                lead.maximal_isr,
+                self._may_join,
+                self._host.clock(),
+            )
+            if waits:
+                self._host.isr_may_change(self)
+        if mark <= current:
             return
         log.set_high_watermark(mark)
-        lead.watermark_moved()
+        if lead.followers:
+            lead.watermark_moved()
         if self._commits:
             self._commits.reached(mark, self._refusal())
         self._wake()

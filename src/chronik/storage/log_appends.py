@@ -7,17 +7,16 @@ import structlog
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import BatchInfo, parse_batches, stamp
 from chronik.protocol.records.control import EndTransactionMarker, read_end_transaction_marker
+from chronik.protocol.records.header import CONTROL_FLAG, LOG_APPEND_TIME_FLAG
 from chronik.storage.checkpoints import PARTITION_METADATA, format_partition_metadata
 from chronik.storage.epochs import EpochCache
-from chronik.storage.indexes import OFFSET_ENTRY_BYTES
+from chronik.storage.indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY_BYTES
 from chronik.storage.log_state import AppendInfo
 from chronik.storage.log_syncs import LogSyncs
 from chronik.storage.producer_snapshot import encode_snapshot
 from chronik.storage.producers import ProducerStates, RememberedBatch
 from chronik.storage.replay import aborted_entry
 from chronik.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_name
-
-CONTROL_FLAG = 0x20
 
 _NO_TIME = -1
 
@@ -83,7 +82,10 @@ class LogAppends(LogSyncs):
             self._apply_producers(batches, markers, now_ms)
         last = batches[-1]
         return AppendInfo(
-            base, offset - 1, last.max_timestamp if last.log_append_time else _NO_TIME, self.log_start_offset
+            base,
+            offset - 1,
+            last.max_timestamp if last.attributes & LOG_APPEND_TIME_FLAG else _NO_TIME,
+            self.log_start_offset,
         )
 
     def append_replica(self, data: bytes | bytearray | memoryview) -> AppendInfo:
@@ -150,19 +152,19 @@ class LogAppends(LogSyncs):
             file.write_at(segment.size, data)
         except OSError as error:
             raise self._write_failed(segment, error) from error
-        segment.record_appended(batches, size, config.index_interval_bytes)
+        indexed = segment.record_appended(batches, size, config.index_interval_bytes)
         self.end_offset = next_offset
         if not self._noted and config.durability == "fsync":
             self._noted = True
             self._dirty_files.append(file)
             self.request_sync()
-        if segment.indexes_due:
+        if indexed and segment.indexes_due:
             self._write_indexes(segment)
 
     def _roll_is_due(self, segment: Segment, size: int, next_offset: int, timestamp: int, now_ms: int) -> bool:
         config = self._config
-        if segment.size + size > config.segment_bytes or not segment.fits(next_offset - 1):
-            return True
+        if segment.size + size > config.segment_bytes or next_offset - segment.base_offset > MAX_RELATIVE_OFFSET + 1:
+            return True  # too many bytes, or an offset that the indexes cannot write relative to the base
         first = segment.first_timestamp
         if first is not None:
             # As Kafka: the age of a segment is counted in the time of its records, where they have one.

@@ -92,11 +92,15 @@ class Segment:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def record_appended(self, batches: list[BatchInfo], size: int, interval: int) -> None:
-        """Batches were written at the end of the file; `BatchInfo.position` counts from the start of that write."""
+    def record_appended(self, batches: list[BatchInfo], size: int, interval: int) -> bool:
+        """Batches were written at the end of the file; `BatchInfo.position` counts from the start of that write.
+
+        Returns whether the indexes grew.
+        """
         start = self.size
         base = self.base_offset
         since = self._bytes_since_index
+        indexed = False
         for batch in batches:
             last_offset = batch.base_offset + batch.last_offset_delta
             if batch.max_timestamp > self.max_timestamp:
@@ -106,12 +110,14 @@ class Segment:
                 self.index.add(last_offset - base, start + batch.position)
                 self.time_index.add(self.max_timestamp, self.max_timestamp_offset - base)
                 since = 0
+                indexed = True
             since += batch.size
         if self.first_timestamp is None:
             self.first_timestamp = batches[0].max_timestamp
         self._bytes_since_index = since
         self.size = start + size
         self.next_offset = last_offset + 1
+        return indexed
 
     def skip_to_indexed(self, position: int, offset: int) -> None:
         """Recovery begins to walk at a batch that the index knows."""
@@ -123,10 +129,6 @@ class Segment:
         """Recovery steps over damage; the batch after it is indexed, so that readers can step over it too."""
         self.size = position
         self._bytes_since_index = MAX_RELATIVE_OFFSET
-
-    def fits(self, last_offset: int) -> bool:
-        """Whether an offset can be written relative to the base, as the indexes do."""
-        return last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     @property
     def indexes_due(self) -> bool:
