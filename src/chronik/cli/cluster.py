@@ -94,11 +94,15 @@ def status(*, bootstrap: Bootstrap = None, json: AsJson = False) -> None:
         rows.append((node_id, address, state, role, view["term"], view["commit"], view["applied"], lag, incarnation))
     columns = ("node", "address", "status", "role", "term", "commit", "applied", "lag", "incarnation")
     show_table(columns, rows, "no node answered")
-    print(f"cluster {first['cluster_id']}, controller {first['controller'] or 'none'}")
+    _show_cluster(first)
     print(
         f"{first['topics']} topics, {first['partitions']} partitions, {first['under_replicated']} under-replicated, "
         f"{first['leaderless']} without a leader"
     )
+
+
+def _show_cluster(view: dict[str, Any]) -> None:
+    print(f"cluster {view['cluster_id'] or 'not known yet'}, controller {view['controller'] or 'none'}")
 
 
 @app.command
@@ -115,7 +119,7 @@ def describe(*, bootstrap: Bootstrap = None, json: AsJson = False) -> None:
     if json:
         show_json(members)
         return
-    print(f"cluster {view['cluster_id']}, controller {view['controller'] or 'none'}")
+    _show_cluster(view)
     print(f"feature level {view['feature_level']}")
     rows = []
     for broker in view["brokers"]:
@@ -172,7 +176,14 @@ def drain(
 
     Example: chronik cluster drain 3 --yes
     """
-    _plan(bootstrap, "drain", {"node_id": node_id, "at_once": at_once}, execute=yes, json=json)
+    plan = _plan(bootstrap, "drain", {"node_id": node_id, "at_once": at_once}, execute=yes, json=json)
+    if yes and plan["stuck"]:
+        fail(
+            f"{len(plan['stuck'])} partition(s) could not be moved off node {node_id}; add a node or lower their "
+            f"replication factor and run it again, or take the node back with `chronik cluster undrain {node_id}`"
+        )
+    if yes and not json:
+        print(f"node {node_id} holds no replicas; take it out with `chronik cluster remove-node {node_id}`")
 
 
 @app.command
@@ -203,10 +214,13 @@ def rebalance(
     _plan(bootstrap, "rebalance", {"at_once": at_once}, execute=yes, json=json)
 
 
-def _plan(bootstrap: str | None, action: str, arguments: dict[str, Any], *, execute: bool, json: bool) -> None:
+def _plan(
+    bootstrap: str | None, action: str, arguments: dict[str, Any], *, execute: bool, json: bool
+) -> dict[str, Any]:
+    """Shows the plan, carries it out if asked to, and returns it."""
     with open_cluster(bootstrap) as cluster:
         broker = cluster.brokers()[0]
-        plan = administer(cluster, action, {**arguments, "execute": execute}, CHANGE_TIMEOUT_S, broker)
+        plan: dict[str, Any] = administer(cluster, action, {**arguments, "execute": execute}, CHANGE_TIMEOUT_S, broker)
         if not json:
             _show_plan(plan)
         if execute and plan["moves"]:
@@ -217,6 +231,7 @@ def _plan(bootstrap: str | None, action: str, arguments: dict[str, Any], *, exec
         print("nothing to move")
     elif not execute:
         print("this is the plan; add --yes to carry it out")
+    return plan
 
 
 def _show_plan(plan: dict[str, Any]) -> None:
