@@ -34,8 +34,8 @@ ALL = [1, 2, 3]
 TOPIC = "chaos"
 PARTITIONS = 6
 SETTINGS = {"replica.lag.time.max.ms": "10000"}
-"""A follower that only its leader cannot hear blocks writes for hardly longer than this: less than a producer's patience,
-so that what is not acknowledged in the end is a fault of ours."""
+"""A follower that only its leader cannot hear blocks writes for hardly longer than this: less than a producer's
+patience, so that what is not acknowledged in the end is a fault of ours."""
 PACE_S = 0.01
 """Between two records of a producer: enough to have something under way at any moment, for hours."""
 
