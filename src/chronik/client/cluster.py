@@ -74,13 +74,17 @@ class Cluster:
     def refresh(
         self, topics: Iterable[str] | None = (), *, all_topics: bool = False, auto_create: bool = False
     ) -> Metadata:
-        """Ask any broker for metadata: of these topics and those seen before, or of all topics there are.
+        """Ask any broker for metadata: of these topics, of all that were asked for before when what is known of them is
+        old or none are named, or of all topics there are.
 
         `auto_create` lets the broker create topics that do not exist, if it is set up to.
         """
-        self._wanted.update(topics or ())
+        named = set(topics or ())
+        self._wanted |= named
+        everything = all_topics or not named or self._is_stale()
+        asked = self._wanted if everything else named | self._doubted
         request = MetadataRequest(
-            topics=None if all_topics else [MetadataRequestTopic(name=name) for name in sorted(self._wanted)],
+            topics=None if all_topics else [MetadataRequestTopic(name=name) for name in sorted(asked)],
             allow_auto_topic_creation=auto_create,
         )
         answer = self.call_any(request, MetadataResponse)
@@ -89,7 +93,8 @@ class Cluster:
             self.metadata.topics.clear()
         self.metadata.update(answer)
         self._doubted.difference_update(topic.name or "" for topic in answer.topics)
-        self._refreshed_at = time.monotonic()
+        if everything:
+            self._refreshed_at = time.monotonic()
         self._drop_moved_connections()
         return self.metadata
 
@@ -102,6 +107,12 @@ class Cluster:
             return self.metadata.topic(name)
 
         return retry(f"finding topic {name}", self.settings.retry, attempt)
+
+    def look_up(self, topics: Iterable[str]) -> None:
+        """Ask for what is not known of these topics, all at once. What is not there is not an error yet."""
+        missing = {topic for topic in topics if not self.knows(topic)}
+        if missing:
+            retry("looking up topics", self.settings.retry, lambda: self.refresh(missing))
 
     def leader(self, where: TopicPartition) -> Broker:
         """The leader of a partition, asked for again while there is none, for as long as the retry policy says."""
@@ -293,9 +304,7 @@ class Cluster:
 
     def _by_leader(self, places: Iterable[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
         grouped: dict[Broker, list[TopicPartition]] = {}
-        missing = {place.topic for place in places if not self.knows(place.topic)}
-        if missing:
-            self.refresh(missing)
+        self.look_up(place.topic for place in places)
         for place in sorted(places):
             grouped.setdefault(self.leader(place), []).append(place)
         return grouped

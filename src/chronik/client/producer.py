@@ -213,6 +213,12 @@ class Producer:
         failure: Exception | None = None
         groups: dict[Broker, list[_Batch]] = {}
         ids: dict[str, bytes] = {}
+        try:
+            self.cluster.look_up(batch.place.topic for batch in batches)
+        except (KafkaError, ClientError) as error:
+            for batch in batches:
+                self._settle(batch, error)
+            return None
         for batch in batches:
             try:
                 self._prepare(batch)

@@ -85,6 +85,22 @@ def test_what_is_known_is_not_asked_again_until_it_is_doubted(fake: FakeCluster,
     assert len(fake.asked(ApiKey.METADATA)) == 2
 
 
+def test_many_unknown_topics_are_asked_for_at_once_and_known_ones_are_left_alone(
+    fake: FakeCluster, cluster: Cluster
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        fake.create(name)
+    cluster.look_up(["a"])
+    cluster.look_up(["a", "b", "c"])
+    cluster.look_up(["c", "b"])
+    cluster.doubt("c")
+    cluster.look_up(["d"])
+    names = [[topic.name for topic in message.topics or ()] for message in fake.asked(ApiKey.METADATA)]  # type: ignore[attr-defined]
+    assert names == [["a"], ["b", "c"], ["c", "d"]]
+    cluster.refresh()
+    assert len(fake.asked(ApiKey.METADATA)[-1].topics) == 4  # type: ignore[attr-defined]
+
+
 def test_a_partition_that_does_not_exist_is_refused_with_the_count(fake: FakeCluster, cluster: Cluster) -> None:
     fake.create("t", partitions=2)
     with pytest.raises(KafkaError, match="has no partition 7; it has 2"):
