@@ -13,6 +13,7 @@ from chronik.client.admin.topics import NewTopic, create_topics, delete_topics
 from chronik.client.cluster import Cluster
 from chronik.client.metadata import TopicPartition
 from chronik.client.offsets import end_offsets
+from chronik.client.producer import Producer, ProducerSettings
 from chronik.protocol.codec import encode_request
 from chronik.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chronik.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -31,6 +32,7 @@ SECONDS = 10.0
 TOPICS_PER_CONNECTION = 10
 READ_MB = 200
 SEEKS = 64
+FIRST_WRITES_PER_REQUEST = 100
 
 
 def connections(count: int) -> Measure:
@@ -46,7 +48,7 @@ def connections(count: int) -> Measure:
 
 
 def topics(count: int) -> Measure:
-    """Ten connections write one message each at a time, in turn to so many topics."""
+    """Ten connections write one message each at a time, in turn to so many topics that have been written to."""
 
     def measure(system: System, scale: float) -> Figures:
         names = [f"{runs.TOPIC_PREFIX}grow-{index:04}" for index in range(count)]
@@ -54,8 +56,9 @@ def topics(count: int) -> Measure:
             for first in range(0, count, topic_creation.DELETE_BATCH):
                 part = names[first : first + topic_creation.DELETE_BATCH]
                 create_topics(cluster, [NewTopic(name=name, partitions=1, replication_factor=1) for name in part])
-            settle()
             try:
+                _write_first(cluster, names)
+                settle()
                 frames = [_produce_frame(name) for name in names]
                 shares = [frames[start::TOPICS_PER_CONNECTION] or frames for start in range(TOPICS_PER_CONNECTION)]
                 figures = _crowd(system, shares, scale)
@@ -100,6 +103,15 @@ def log_size(gigabytes: float) -> Measure:
             return figures | {"restart_s": _restart(system, topic)}
 
     return measure
+
+
+def _write_first(cluster: Cluster, topics: list[str]) -> None:
+    """The first record of each topic: it has its leader and its files before time is taken."""
+    producer = Producer(cluster, ProducerSettings(acks=1))
+    for first in range(0, len(topics), FIRST_WRITES_PER_REQUEST):
+        for topic in topics[first : first + FIRST_WRITES_PER_REQUEST]:
+            producer.send(topic, b"first", partition=0)
+        producer.flush()
 
 
 def _crowd(system: System, requests: list[list[bytes]], scale: float) -> Figures:
