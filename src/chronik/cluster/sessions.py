@@ -62,10 +62,11 @@ class Sessions:
         self._tick_s = tick_s
         self._sessions: dict[int, Session] = {}
         self._looked_at = -math.inf
+        self._grace_until = -math.inf
 
     def begin(self, now: float, node_ids: Iterable[int], index: int = UNKNOWN_INDEX) -> None:
         """A new controller: everybody gets grace (rule 3), and must know what the last one did, up to `index`."""
-        grace_until = now + self._lease_s
+        self._grace_until = grace_until = now + self._lease_s
         self._sessions = {node_id: Session(node_id, grace_until, grace_until) for node_id in node_ids}
         for node_id in self._sessions:
             self.lost_leadership(node_id, index)
@@ -137,8 +138,9 @@ class Sessions:
         return session is not None and session.epoch == epoch and session.deadline > now
 
     def lease_over(self, node_id: int, now: float) -> bool:
+        """Also of one that is not registered: the last controller may have given it a lease before it was removed."""
         session = self._sessions.get(node_id)
-        return session is None or session.lease_until <= now
+        return (session.lease_until if session is not None else self._grace_until) <= now
 
     def released(self, index: int, now: float) -> bool:
         """Whether nobody can still act upon what was true before log entry `index` (rule 5)."""

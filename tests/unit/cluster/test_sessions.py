@@ -39,6 +39,12 @@ def test_a_new_controller_takes_everybody_to_hold_a_full_lease() -> None:
     assert sessions.released(5, 101.2)
 
 
+def test_a_new_controller_takes_one_that_was_just_removed_to_hold_a_lease_as_well() -> None:
+    sessions = table(1)
+    assert not sessions.lease_over(9, 101.1)
+    assert sessions.lease_over(9, 101.2)
+
+
 def test_a_heartbeat_extends_the_session_and_silence_ends_it() -> None:
     sessions = table(1, 2)
     sessions.heard(1, 10, 0, 101.0)
