@@ -16,14 +16,9 @@ def health(node: Node) -> Health:
     """Ready means: this node is registered, has a leader to follow, and no log of it has failed."""
     reasons: list[str] = []
     raft = node.raft.status()
-    if raft.failure is not None:
-        reasons.append(f"consensus has failed on this node: {raft.failure}")
-    quorum = raft.voters // 2 + 1
-    if raft.voters and raft.voters_reachable < quorum:
-        reasons.append(f"no quorum: {raft.voters_reachable} of {raft.voters} voters reachable")
-    elif not raft.leader_id:
-        reasons.append("no leader is elected yet")
-    if not reasons and not node.registration.registered:
+    if raft.problem is not None:
+        reasons.append(raft.problem)
+    elif not node.registration.registered:
         reasons.append("this node is not registered with the cluster yet")
     failed = [str(log) for log in node.logs.logs() if log.failure is not None]
     if failed:

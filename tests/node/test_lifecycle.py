@@ -65,6 +65,17 @@ def test_a_signal_ends_a_node_that_has_no_quorum(tmp_path: Path) -> None:
         lonely.close()
 
 
+def test_a_node_that_nobody_lets_in_says_where_it_asked(tmp_path: Path) -> None:
+    joining = NodeProcess(tmp_path, join="127.0.0.1:1")
+    try:
+        joining.start()
+        told = joining.log_since_start()
+        assert "nobody answers at 127.0.0.1:1, where this node was told to join" in told
+        assert "nobody it was told to join has let it in" in next(x for x in told.splitlines() if "is ready" in x)
+    finally:
+        joining.close()
+
+
 RECOVERS_FOR_EVER = """
 import sys, threading
 from chronik.storage import manager

@@ -109,6 +109,11 @@ class Administration:
         # Another node may know of replicas that came or went: what this one knows must not decide.
         await self.store.read_barrier(timeout_s)
         held = replicas_on(self.store.image, node_id)
+        if not held and node_id not in self._members() and node_id not in self.store.image.nodes:
+            known = ", ".join(map(str, sorted(self._members())))
+            raise KafkaError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Node {node_id} is not a member; the members are {known}."
+            )
         if held and not arguments.get("force"):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

@@ -91,7 +91,7 @@ def _registration_problem(image: MetadataImage, command: RegisterBroker) -> tupl
     if node is not None and node.state in (NodeState.LEAVING, NodeState.REMOVED):
         return (
             ErrorCode.INVALID_REGISTRATION,
-            f"Node {node_id} was removed from the cluster; add it again with `chronik cluster add-node`.",
+            f"Node {node_id} was removed from the cluster; start it with --join to add it again.",
         )
     lowest, highest = command.features.get(CLUSTER_LEVEL, (1, 1))
     if not lowest <= image.feature_level <= highest:

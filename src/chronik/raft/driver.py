@@ -27,7 +27,7 @@ from chronik.raft.driver_errors import NodeFailed, NodeStopped
 from chronik.raft.driver_first_election import FirstElection
 from chronik.raft.driver_group import Group
 from chronik.raft.driver_handover import hand_over
-from chronik.raft.driver_membership import Membership, Upkeep
+from chronik.raft.driver_membership import Membership
 from chronik.raft.driver_observer import Observer
 from chronik.raft.driver_persist import Persistence
 from chronik.raft.driver_proposals import Proposals
@@ -35,6 +35,7 @@ from chronik.raft.driver_reads import Reads
 from chronik.raft.driver_settings import DriverSettings
 from chronik.raft.driver_snapshots import SnapshotFetcher, SnapshotMaker
 from chronik.raft.driver_status import RaftStatus
+from chronik.raft.driver_upkeep import Upkeep
 from chronik.raft.driver_worker import ThreadWorker, Worker
 from chronik.raft.errors import SafetyViolation
 from chronik.raft.storage import RaftStorage, Recovered
@@ -120,6 +121,13 @@ class RaftDriver:
             entries=len(recovered.entries),
             voters=sorted(self._core.configuration.voters),
         )
+        members = self._core.configuration.voters | self._core.configuration.observers
+        if self._voters.keys() - members:
+            log.info(
+                "the members are those in the data folder, not those this node was started with",
+                members=sorted(members),
+                started_with=sorted(self._voters),
+            )
         self._tick_due = self._loop.time() + self.settings.tick_s
         self._tick_timer = self._loop.call_at(self._tick_due, self._on_timer)
         upkeep = Upkeep(self._group, self._membership, self._storage.directory_id, self._seeds, self._join_as_voter)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from chronik.raft.core import RaftCore
 from chronik.raft.driver_errors import ProposeError
 from chronik.raft.driver_settings import DriverSettings
+from chronik.raft.driver_status import NO_MEMBER_YET, no_member
 from chronik.raft.driver_waiting import Waiting
 from chronik.raft.state import Role
 from chronik.raft.transport import PeerTransport
@@ -77,7 +78,9 @@ class Group:
         """Why nothing can be agreed upon at the moment, as far as this node can see."""
         voters, reachable = len(self.core.configuration.voters), self.voters_reachable()
         if not voters:
-            return "this node is not a member of a cluster yet"
+            return NO_MEMBER_YET
+        if self.core.node_id not in self.core.configuration.voters | self.core.configuration.observers:
+            return no_member(self.core.configuration)
         if reachable <= voters // 2:
             return f"no quorum: {reachable} of {voters} voters reachable"
         if self.leads:

@@ -25,7 +25,6 @@ log = structlog.get_logger()
 CHANGE = "raft.change"
 JOIN = "raft.join"
 JOIN_TIMEOUT_S = 3.0
-PROMOTE_TIMEOUT_S = 30.0
 STEP_RETRY_S = 0.05
 CONNECT_S = 0.1
 LISTENING_S = 0.5
@@ -317,59 +316,3 @@ class Membership:
             return JoinAnswer(0)
         peer = self._group.transport.peers().get(leader_id)
         return JoinAnswer(leader_id, peer.host, peer.port) if peer is not None else JoinAnswer(leader_id)
-
-
-class Upkeep:
-    """The background task of a node that has to join, to become a voter, or to correct its address."""
-
-    def __init__(
-        self, group: Group, membership: Membership, directory_id: bytes, seeds: list[tuple[str, int]], as_voter: bool
-    ) -> None:
-        self._group = group
-        self._membership = membership
-        self._directory_id = directory_id
-        self._seeds = seeds
-        self._must_join = bool(seeds) and not self._is_member()
-        self._must_rise = bool(seeds) and as_voter
-        self._last_problem = ""
-
-    def _is_member(self) -> bool:
-        configuration, own = self._group.core.configuration, self._group.core.node_id
-        present = configuration.voters.get(own) or configuration.observers.get(own)
-        return present is not None and present.directory_id in (UNKNOWN_DIRECTORY, self._directory_id)
-
-    async def run(self) -> None:
-        """Does what is due, again and again until it is done, at a bounded pace."""
-        group = self._group
-        seed = 0
-        while True:
-            try:
-                if self._must_join and not self._is_member():
-                    seed += 1
-                    await self._membership.join(*self._seeds[seed % len(self._seeds)])
-                elif group.core.leader_id:
-                    self._must_join = False
-                    await self._when_led()
-                self._last_problem = ""
-            except (ProposeError, PeerError, OSError, TimeoutError, msgspec.DecodeError) as error:
-                self._note(error)
-            await group.change(group.loop.time() + group.settings.upkeep_s)
-
-    async def _when_led(self) -> None:
-        group = self._group
-        configuration, own = group.core.configuration, group.core.node_id
-        if own in configuration.voters:
-            self._must_rise = False
-        elif self._must_rise and own in configuration.observers:
-            await self._membership.add_voter(own, PROMOTE_TIMEOUT_S)
-            return
-        present = configuration.voters.get(own) or configuration.observers.get(own)
-        address = group.transport.address
-        if present is not None and address[0] and self._is_member() and (present.host, present.port) != address:
-            await self._membership.update_address(Member(own, self._directory_id, *address), JOIN_TIMEOUT_S)
-
-    def _note(self, error: Exception) -> None:
-        problem = f"{type(error).__name__}: {error}"
-        if problem != self._last_problem:
-            self._last_problem = problem
-            log.warning("not a full member of the cluster yet; trying again", reason=str(error) or problem)

@@ -7,6 +7,14 @@ import msgspec
 from chronik.raft.state import Role
 from chronik.raft.types import Configuration
 
+NO_MEMBER_YET = "this node is not a member of a cluster yet: nobody it was told to join has let it in"
+
+
+def no_member(configuration: Configuration) -> str:
+    """What a node that was removed can say of itself."""
+    voters = ", ".join(map(str, sorted(configuration.voters)))
+    return f"this node is not a member of the cluster, whose voters are {voters}: stop it, or start it with --join"
+
 
 class PeerView(msgspec.Struct, frozen=True):
     """Another member of the group. `match` and `lag` are known on the leader only, and None elsewhere."""
@@ -64,17 +72,15 @@ class RaftStatus(msgspec.Struct, frozen=True):
         """Whether a majority of the voters can be reached from here, this node included."""
         return self.voters_reachable > self.voters // 2
 
-    def describe(self) -> str:
-        """A sentence for a health page."""
+    @property
+    def problem(self) -> str | None:
+        """Why this node cannot take part in agreeing on anything, if so: a sentence for a health page."""
         if self.failure is not None:
-            return f"failed: {self.failure}"
-        if self.voters and self.node_id not in self.configuration.voters | self.configuration.observers:
-            return f"not a member of the cluster: its voters are {sorted(self.configuration.voters)}"
-        if self.leader_id:
-            who = "this node leads" if self.leader_id == self.node_id else f"node {self.leader_id} leads"
-            return f"{who} in term {self.term}"
+            return f"consensus has failed on this node: {self.failure}"
         if not self.voters:
-            return "not a member of a cluster yet"
+            return NO_MEMBER_YET
+        if self.node_id not in self.configuration.voters | self.configuration.observers:
+            return no_member(self.configuration)
         if not self.has_quorum:
             return f"no quorum: {self.voters_reachable} of {self.voters} voters reachable"
-        return f"no leader yet: {self.voters_reachable} of {self.voters} voters reachable, an election is due"
+        return None if self.leader_id else "no leader is elected yet"

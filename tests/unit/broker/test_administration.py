@@ -61,6 +61,21 @@ async def test_a_node_that_was_drained_can_be_removed_through_a_node_that_had_no
     assert (await removing)["removed"]
 
 
+async def test_removing_a_node_that_never_was_a_member_is_refused_and_names_the_members() -> None:
+    _, first, _ = await two_nodes()
+    with pytest.raises(KafkaError, match=r"Node 9 is not a member; the members are 1, 2, 3, 4\."):
+        await administration(first).run("remove-node", {"node_id": 9}, TIMEOUT_S)
+    assert 9 not in first.image.nodes, "nothing was decided about it"
+
+
+async def test_removing_a_node_again_says_that_it_is_removed() -> None:
+    _, first, _ = await two_nodes()
+    await move_away_from_4(first)
+    await first.propose(c.RemoveNode(4))
+    await first.propose(c.RemoveBroker(4))
+    assert (await administration(first).run("remove-node", {"node_id": 4}, TIMEOUT_S))["removed"]
+
+
 async def test_a_node_that_was_given_replicas_is_kept_by_a_node_that_had_not_heard_of_it() -> None:
     log, first, second = await two_nodes()
     await move_away_from_4(first)

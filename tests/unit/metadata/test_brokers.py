@@ -103,7 +103,7 @@ async def test_a_removed_node_cannot_register_until_it_is_added_again() -> None:
     assert store.image.nodes[2].state == NodeState.LEAVING
     await store.propose(c.RemoveBroker(2))
     refused = await store.propose(registration(2, life=2))
-    assert refused.error == ErrorCode.INVALID_REGISTRATION and "add-node" in refused.reason
+    assert refused.error == ErrorCode.INVALID_REGISTRATION and "--join" in refused.reason
 
     await store.propose(c.ConfirmNode(2, bytes([2]) * 16))
     assert store.image.nodes[2].state == NodeState.REMOVED

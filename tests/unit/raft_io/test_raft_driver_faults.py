@@ -165,7 +165,7 @@ async def test_a_state_machine_that_raises_stops_the_node_with_a_reason(tmp_path
     try:
         with pytest.raises(NodeFailed, match="an unknown command, upgrade this node"):
             await node.driver.propose(b"x", 5)
-        assert "failed: applying after entry" in node.driver.status().describe()
+        assert "failed on this node: applying after entry" in (node.driver.status().problem or "")
     finally:
         await cluster.close()
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from chronik.raft.driver_errors import ChangeFailed
 from harness.ports import free_port
@@ -75,11 +76,33 @@ async def test_a_node_that_joins_before_anybody_is_there_keeps_trying(tmp_path: 
     cluster = Cluster(tmp_path, 1)
     try:
         new = await joiner(cluster, 2, cluster[1]).start()
-        assert new.driver.status().describe() == "not a member of a cluster yet"
+        assert "not a member of a cluster yet" in (new.driver.status().problem or "")
         await cluster[1].start()
         await all_see(cluster, [1, 2])
     finally:
         await cluster.close()
+
+
+async def test_a_member_that_is_told_to_join_another_cluster_says_so_and_stays_in_its_own(tmp_path: Path) -> None:
+    structlog.reset_defaults()
+    ours, theirs = Cluster(tmp_path / "ours", 1), Cluster(tmp_path / "theirs", 1)
+    try:
+        for cluster, cluster_id in ((ours, "ours"), (theirs, "theirs")):
+            await cluster.start()
+            await cluster.leader()
+            await cluster[1].driver.set_cluster_id(cluster_id)
+        await ours[1].stop()
+        ours[1].join = [theirs[1].address]
+        with structlog.testing.capture_logs() as lines:
+            await ours[1].start()
+            await eventually(lambda: any("told to join" in line["event"] for line in lines), "it is said")
+        (warning,) = [line for line in lines if "told to join" in line["event"]]
+        assert "to cluster theirs" in warning["reason"] and "empty data folder" in warning["reason"]
+        assert voters(ours[1]) == [1] and ours[1].driver.status().problem is None
+        assert voters(theirs[1]) == [1] and observers(theirs[1]) == []
+    finally:
+        await ours.close()
+        await theirs.close()
 
 
 async def test_an_observer_follows_without_a_vote_until_it_is_made_a_voter(three: Cluster) -> None:
@@ -97,7 +120,7 @@ async def test_an_observer_follows_without_a_vote_until_it_is_made_a_voter(three
     await all_see(three, [1, 2, 3, 4])
     await new.driver.remove_voter(4, 5)
     await all_see(three, [1, 2, 3])
-    assert new.driver.status().describe() == "not a member of the cluster: its voters are [1, 2, 3]"
+    assert "not a member of the cluster, whose voters are 1, 2, 3:" in (new.driver.status().problem or "")
     assert observers(leader) == []
 
 
