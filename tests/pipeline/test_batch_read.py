@@ -162,6 +162,17 @@ def test_lost_offsets_are_an_error_with_their_range_or_a_gap(
     assert values(read(subscribe=name)) == ["3"]
 
 
+def test_an_end_beyond_the_end_of_the_log_is_not_waited_for(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    name = topic()
+    produce(name, [b"0", b"1"])
+    end = json.dumps({name: {"0": 5}})
+    with pytest.raises(PySparkException, match=f"offsets 2 to 4 of {name}-0 .* the log ends at offset 2"):
+        read(subscribe=name, endingOffsets=end).collect()
+    assert values(read(subscribe=name, endingOffsets=end, failOnDataLoss="false")) == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -41,7 +41,7 @@ def read_while_records_go(
 
 def first_lost(text: str, place: TopicPartition) -> int:
     """Where the gap starts that a text tells of. One more record than was asked for may have been on its way."""
-    told = re.search(rf"offsets (\d+) to {KEPT_FROM - 1} of {place} .* are gone", text)
+    told = re.search(rf"offsets (\d+) to {KEPT_FROM - 1} of {place} .* are not there", text)
     assert told, text
     return int(told[1])
 

@@ -6,20 +6,33 @@ import csv
 import io
 import json
 import os
+import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from chronik.client import Cluster, TopicPartition
-from chronik.client.admin.topics import delete_records
-from chronik.pipeline.sql.engine_client import EngineClient, Query, Wanted
+from chronik.client.admin.topics import create_topic, delete_records, delete_topic
+from chronik.pipeline.sql.engine_client import (
+    MAX_QUERY_BYTES,
+    STATE,
+    EngineClient,
+    EngineMissing,
+    EngineState,
+    Query,
+    SqlError,
+    Wanted,
+)
 from chronik.pipeline.sql.sql_errors import explain
 from chronik.pipeline.sql.topic_views import TopicViews
 from chronik.pipeline.tables.keeper import KeeperSettings, TableKeeper
@@ -114,6 +127,65 @@ def test_offsets_that_retention_took_before_they_landed_are_told_of(
     assert ask(views, f"SELECT value FROM {name} ORDER BY offset") == [("0",), ("3",)]
 
 
+def test_a_given_schema_gives_typed_columns_before_anything_has_landed(
+    views: TopicViews, land: Callable[..., None], topic: Callable[..., str], produce: Produce
+) -> None:
+    name = topic(table_schema="id INT, at TIMESTAMP")
+    produce(name, documents({"id": 1, "at": "2026-01-31T12:00:00Z", "more": 5}))
+    query = f"SELECT id, year(at), _rescued FROM {name}"
+    assert ask(views, query) == [(1, 2026, '{"more":5}')]
+    land(name)
+    assert ask(views, query) == [(1, 2026, '{"more":5}')]
+
+
+def test_names_of_topics_that_differ_in_case_alone_are_not_mixed_up(
+    views: TopicViews, cluster: Cluster, topic: Callable[..., str], produce: Produce
+) -> None:
+    lower = topic(name="cased", table_value_format="string")
+    upper = lower.upper()
+    create_topic(cluster, upper, partitions=1, configs={"table.value.format": "string"})
+    produce(lower, [b"lower"])
+    produce(upper, [b"upper"])
+    assert ask(views, f"SELECT value FROM {lower}") == [("lower",)]
+    assert ask(views, f"SELECT value FROM {upper}") == [("upper",)]
+    with pytest.raises(ValueError, match="differ in nothing but case"):
+        ask(views, f"SELECT * FROM {lower} JOIN {upper}")
+    delete_topic(cluster, upper)
+
+
+def test_a_topic_that_is_deleted_is_no_table_any_more_and_a_new_warehouse_is_not_mistaken_for_the_old(
+    views: TopicViews,
+    land: Callable[..., None],
+    topic: Callable[..., str],
+    produce: Produce,
+    cluster: Cluster,
+    warehouse: Path,
+) -> None:
+    name = topic(table_value_format="string")
+    query = f"SELECT value FROM {name}"
+    for value in ("old", "new"):
+        produce(name, [value.encode()])
+        land(name)
+        assert ask(views, query) == [(value,)]
+        shutil.rmtree(warehouse / name)
+        delete_topic(cluster, name)
+        with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            ask(views, query)
+        create_topic(cluster, name, partitions=1, configs={"table.value.format": "string"})
+
+
+def test_one_topic_without_a_view_does_not_keep_the_others_from_theirs(
+    views: TopicViews, topic: Callable[..., str], produce: Produce, warehouse: Path
+) -> None:
+    broken, good = topic(name="broken"), topic(name="good", table_value_format="string")
+    produce(good, [b"1"])
+    log = warehouse / broken / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("garbage")
+    assert any(f"topic {broken} has no view" in warning for warning in views.prepare_all())
+    assert [tuple(row) for row in views.spark.sql(f"SELECT value FROM {good}").collect()] == [("1",)]
+
+
 def test_errors_show_where_in_the_sql_and_no_java(
     views: TopicViews, topic: Callable[..., str], produce: Produce
 ) -> None:
@@ -185,9 +257,51 @@ def test_the_command_starts_an_engine_reuses_it_and_stops_it(
         answers = [json.loads(line[line.index("{") :]) for line in prompt.stdout.splitlines() if "{" in line]
         assert answers == [{"n": 2}, {"m": 2}] and "SELEC" in prompt.stderr
 
+        several = chronik("sql", "--format", "csv", stdin='SELECT 1 AS a; SELECT 2 AS b;\nSELECT ";\n" AS c;\n')
+        told = several.stdout.replace("chronik> ", "").replace("      -> ", "")
+        assert list(csv.reader(io.StringIO(told))) == [["a"], ["1"], ["b"], ["2"], ["c"], [";\n"]], several.stderr
+
+        marked = chronik("sql", "SELECT '[red]x[/red] [/y] :smile:' AS m")
+        assert "[red]x[/red] [/y] :smile:" in marked.stdout, marked.stderr
+        twice = chronik("sql", "SELECT 1 AS a, 2 AS a", "--format", "json")
+        assert twice.returncode == 1 and "column a is there twice" in twice.stderr
+
+        log = tmp_path / "warehouse" / name / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020}.json").write_text("garbage")
+        broken = chronik("sql", f"SELECT * FROM {name}")
+        assert broken.returncode == 1 and broken.stderr.startswith("chronik: ") and "Traceback" not in broken.stderr
+        with pytest.raises(SqlError, match="longer than"):
+            client.query("SELECT 1 -- " + "x" * MAX_QUERY_BYTES)
+
         again = client.state()
         assert again is not None and again.pid == state.pid, "one engine for all of it"
         assert chronik("sql", "--stop").stdout == "stopped the engine\n"
         assert client.state() is None
     finally:
         client.stop()
+
+
+def test_an_engine_that_is_killed_is_told_of_and_the_next_query_starts_another(
+    node: NodeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHRONIK_ENGINES", str(tmp_path / "engines"))
+    client = EngineClient(Wanted(node.bootstrap, str(tmp_path / "warehouse"), "local[1]"))
+    client.folder.mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        state = EngineState(os.getpid(), listener.getsockname()[1], 0, "token")
+        (client.folder / STATE).write_bytes(msgspec.json.encode(state))
+
+        def hang_up() -> None:
+            for _ in range(2):
+                listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with pytest.raises(EngineMissing, match="went away"):
+            client.query("SELECT 1")
+        thread.join()
+    monkeypatch.setattr(client, "start", lambda: pytest.fail("asked for another"))
+    with pytest.raises(pytest.fail.Exception, match="asked for another"):
+        client.query("SELECT 1")
+    assert client.state() is None, "what a killed engine left behind is removed"

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from chronik.client import Cluster, Consumer, TopicPartition
 from chronik.client.admin.topics import create_topic
 from chronik.client.offsets import end_offsets
+from chronik.pipeline.sql.statements import is_complete, statements
 from chronik.pipeline.tables.keeper import KeeperSettings, TableKeeper
-from chronik.pipeline.transforms import TransformFailed, run_file, run_python, run_sql, statements
+from chronik.pipeline.transforms import TransformFailed, run_file, run_python, run_sql
 from harness.node_process import NodeProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -91,7 +92,40 @@ def test_orders_are_a_table_with_a_daily_revenue_and_dead_letters_are_replayed(
 
 def test_a_script_is_cut_at_its_semicolons_and_only_there() -> None:
     script = 'SELECT \';\' AS a; -- a comment; with one\nSELECT `x;y` FROM t /* ; */ WHERE b = "\\";";\n\n;'
-    assert statements(script) == ["SELECT ';' AS a", 'SELECT `x;y` FROM t  WHERE b = "\\";"']
+    assert statements(script) == ["SELECT ';' AS a", 'SELECT `x;y` FROM t   WHERE b = "\\";"']
+    assert statements("SELECT/**/1; SELECT /*+ BROADCAST(t) */ 2") == ["SELECT 1", "SELECT /*+ BROADCAST(t) */ 2"]
+
+
+def test_a_script_is_complete_when_its_last_statement_is() -> None:
+    assert is_complete("SELECT 1;") and is_complete("SELECT ';'; SELECT 2 ; -- and so on\n")
+    for script in ("", "SELECT 1", "SELECT ';", "SELECT 1 /* ;", "SELECT 1 -- ;", 'SELECT ";\n'):
+        assert not is_complete(script), script
+
+
+@pytest.mark.parametrize("last", ["failing", "idle"])
+def test_a_query_that_fails_ends_the_run_whichever_was_started_last(
+    spark: SparkSession, node: NodeProcess, topic: Callable[..., str], warehouse: Path, tmp_path: Path, last: str
+) -> None:
+    name = topic()
+    script = tmp_path / "two.py"
+    script.write_text(
+        f'''
+def start(options, name):
+    where = {{"kafka.bootstrap.servers": bootstrap, "subscribe": "{name}"}}
+    frame = spark.readStream.format("chronik").options(**where, **options).load()
+    return frame.writeStream.foreachBatch(lambda rows, _: rows.count()).option("checkpointLocation", checkpoint(name))
+
+queries = [start(dict(startingOffsets="earliest"), "idle"), start(dict(startingTimestamp="99"), "failing")]
+for query in queries if "{last}" == "failing" else reversed(queries):
+    query.start()
+'''
+    )
+    try:
+        with pytest.raises(TransformFailed, match="no record at or after timestamp 99"):
+            run_python(script, spark, node.bootstrap, warehouse)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
 
 
 def test_what_cannot_be_run_is_named(spark: SparkSession, node: NodeProcess, warehouse: Path, tmp_path: Path) -> None:

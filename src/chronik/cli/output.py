@@ -29,4 +29,5 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], empty: str
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    # Cells are what they are: brackets and colons in them are no mark-up.
+    Console(width=None if sys.stdout.isatty() else 200, markup=False, emoji=False).print(table)

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from chronik.cli.output import show_table
 from chronik.cli.session import Bootstrap, bootstrap_address, fail, failures_told
 from chronik.pipeline.sql.engine_client import Answer, EngineClient, EngineMissing, SqlError, Wanted
+from chronik.pipeline.sql.statements import is_complete, statements
 
 Format = Literal["table", "json", "csv"]
 Warehouse = Annotated[
@@ -56,7 +57,7 @@ def sql(
         if client.state() is None:
             _require_spark()
         if query is not None:
-            _one(client, query, format)
+            _ask(client, query, format)
         else:
             _prompt(client, format)
 
@@ -72,16 +73,13 @@ def warehouse_folder(text: str | None) -> Path:
     return Path(chosen.removeprefix("file://")).resolve()
 
 
-def _one(client: EngineClient, query: str, format: Format) -> None:
+def _ask(client: EngineClient, query: str, format: Format) -> None:
     if client.state() is None:
         print("starting Spark; the next queries are quick", file=sys.stderr)
-    try:
-        answer = client.query(query)
-        for warning in answer.warnings:
-            print(f"chronik: {warning}", file=sys.stderr)
-        _show(answer, format)
-    except SqlError as error:
-        fail(str(error))
+    answer = client.query(query)
+    for warning in answer.warnings:
+        print(f"chronik: {warning}", file=sys.stderr)
+    _show(answer, format)
 
 
 def _require_spark() -> None:
@@ -99,6 +97,9 @@ def _require_spark() -> None:
 def _show(answer: Answer, format: Format) -> None:
     names = [column.name for column in answer.columns]
     if format == "json":
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise SqlError(f"column {twice} is there twice, which a JSON object cannot have: give it a name with AS")
         for row in answer.rows:
             sys.stdout.write(msgspec.json.encode(dict(zip(names, row, strict=True))).decode() + "\n")
     elif format == "csv":
@@ -151,12 +152,11 @@ def _prompt(client: EngineClient, format: Format) -> None:
             if not gathered and line.strip().rstrip(";").lower() in ("exit", "quit", "\\q"):
                 break
             gathered = f"{gathered}\n{line}" if gathered else line
-            if gathered.rstrip().endswith(";"):
-                _asked(client, gathered.rstrip().rstrip(";"), format)
+            if is_complete(gathered):
+                _ask_all(client, gathered, format)
                 gathered = ""
     except EOFError:
-        if gathered.strip():
-            _asked(client, gathered, format)
+        _ask_all(client, gathered, format)
     except KeyboardInterrupt:
         print()
     finally:
@@ -165,14 +165,10 @@ def _prompt(client: EngineClient, format: Format) -> None:
             readline.write_history_file(history)
 
 
-def _asked(client: EngineClient, query: str, format: Format) -> None:
-    """One query of a prompt: an error is told, and the prompt goes on."""
-    if not query.strip():
-        return
-    try:
-        answer = client.query(query)
-        for warning in answer.warnings:
-            print(f"chronik: {warning}", file=sys.stderr)
-        _show(answer, format)
-    except (SqlError, EngineMissing) as error:
-        print(f"chronik: {error}", file=sys.stderr)
+def _ask_all(client: EngineClient, gathered: str, format: Format) -> None:
+    """The queries of a prompt: an error is told, and the prompt goes on."""
+    for query in statements(gathered):
+        try:
+            _ask(client, query, format)
+        except (SqlError, EngineMissing) as error:
+            print(f"chronik: {error}", file=sys.stderr)

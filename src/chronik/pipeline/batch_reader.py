@@ -36,7 +36,7 @@ class BatchReader(NarrowingReader):
             starts = resolve(cluster, places, options.starting or Position(offset=EARLIEST), options)
             ends = resolve(cluster, places, options.ending, options)
             ranges = [OffsetRange(*place, starts[place], max(ends[place], starts[place])) for place in places]
-            kept = check_not_lost(cluster, ranges, fail=options.fail_on_data_loss)
+            kept = check_not_lost(cluster, ranges, options.isolation, fail=options.fail_on_data_loss)
             dealt = deal(self._bounded(cluster, kept), options.min_partitions)
         return [RangesPartition(tuple(task)) for task in dealt] or [RangesPartition(())]
 

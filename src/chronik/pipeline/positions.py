@@ -89,16 +89,25 @@ def _at_times(
             f"{place} has no record at or after timestamp {times[place]}; choose an earlier time, or set "
             "startingOffsetsByTimestampStrategy=latest to start at the end there"
         )
-    return {**found, **latest(cluster, nothing_newer, options.isolation)}
+    if starting:
+        return {**found, **latest(cluster, nothing_newer, options.isolation)}
+    ends = latest(cluster, times, options.isolation)
+    return {place: min(offset, ends[place]) if offset >= 0 else ends[place] for place, offset in found.items()}
 
 
-def check_not_lost(cluster: Cluster, ranges: Iterable[OffsetRange], *, fail: bool) -> list[OffsetRange]:
-    """The parts of ranges that are still there; what is gone is an error, or a gap that the log records."""
+def check_not_lost(
+    cluster: Cluster, ranges: Iterable[OffsetRange], isolation: Isolation, *, fail: bool
+) -> list[OffsetRange]:
+    """The parts of ranges that are there; what is not is an error, or a gap that the log records."""
     wanted = list(ranges)
-    first = earliest(cluster, {piece.place for piece in wanted})
+    places = {piece.place for piece in wanted}
+    first, last = earliest(cluster, places), latest(cluster, places, isolation)
     kept: list[OffsetRange] = []
     for piece in wanted:
-        begin = first[piece.place]
+        begin, end = first[piece.place], last[piece.place]
+        if piece.size and piece.end > end:  # nobody knows when they come, if ever: a task would wait for them
+            lost(piece.place, max(end, piece.start), piece.end, f"the log ends at offset {end}", fail)
+            piece = OffsetRange(piece.topic, piece.partition, min(piece.start, end), end)
         if piece.end < piece.start:
             lost(piece.place, piece.end, piece.start, "the log is shorter than it was, the topic was re-created", fail)
             kept.append(OffsetRange(piece.topic, piece.partition, min(begin, piece.end), piece.end))
@@ -112,7 +121,7 @@ def check_not_lost(cluster: Cluster, ranges: Iterable[OffsetRange], *, fail: boo
 
 def lost(place: TopicPartition, start: int, end: int, why: str, fail: bool) -> None:
     """Raise DataLoss, or record the gap as a warning."""
-    gap = f"offsets {start} to {end - 1} of {place} ({end - start} offsets) were to be read and are gone: {why}"
+    gap = f"offsets {start} to {end - 1} of {place} ({end - start} offsets) were to be read and are not there: {why}"
     if fail:
         raise DataLoss(f"{gap}. Set failOnDataLoss=false to go on without them, or start anew at another offset")
     log.warning("%s; going on without them because failOnDataLoss is false", gap)

@@ -10,9 +10,7 @@ from chronik.client import Cluster, ConsumerSettings, Isolation, OffsetOutOfRang
 from chronik.pipeline.arrow_decoder import decode_batches
 from chronik.pipeline.positions import lost
 from chronik.pipeline.ranges import OffsetRange
-
-DEFAULT_FETCH_BYTES = 64 * 1024 * 1024
-DEFAULT_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
+from chronik.pipeline.source_options import DEFAULT_FETCH_BYTES, DEFAULT_PARTITION_FETCH_BYTES
 
 
 def consumer_settings(

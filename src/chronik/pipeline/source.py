@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from chronik.pipeline.arrow_schema import SPARK_TYPES, default_columns
-from chronik.pipeline.source_options import OptionError, read_options, write_options
+from chronik.pipeline.source_options import OptionError, read_options, stream_options, write_options
 from chronik.pipeline.sql.live_reader import LiveReader, live_part, live_schema
 
 
@@ -39,7 +39,7 @@ class ChronikDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from chronik.pipeline.stream_reader import StreamReader
 
-        return StreamReader(read_options(self.options), columns_of(schema))
+        return StreamReader(stream_options(self.options), columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from chronik.pipeline.writer import BatchWriter, RecordWriter

@@ -13,8 +13,12 @@ from chronik.client import EARLIEST, LATEST, Isolation
 from chronik.client.metadata import TopicPartition
 
 T = TypeVar("T")
+N = TypeVar("N", int, None)
 
 BOOTSTRAP = "kafka.bootstrap.servers"
+
+DEFAULT_FETCH_BYTES = 64 * 1024 * 1024
+DEFAULT_PARTITION_FETCH_BYTES = 8 * 1024 * 1024
 
 DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
 """How long the driver may take to write one micro-batch; the tasks have done their work by then."""
@@ -140,7 +144,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
             given, "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}, "error"
         ),
         min_partitions=_number(given, "minPartitions", 0),
-        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger", 0) or None,
+        max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger", None),
         fail_on_data_loss=_one_of(given, "failOnDataLoss", _BOOLEAN, "true"),
         include_headers=_one_of(given, "includeHeaders", _BOOLEAN, "false"),
         isolation=_one_of(
@@ -149,9 +153,17 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
             {"read_committed": Isolation.READ_COMMITTED, "read_uncommitted": Isolation.READ_UNCOMMITTED},
             "read_committed",
         ),
-        max_fetch_bytes=_number(given, "kafka.fetch.max.bytes", 64 * 1024 * 1024),
-        max_partition_fetch_bytes=_number(given, "kafka.max.partition.fetch.bytes", 8 * 1024 * 1024),
+        max_fetch_bytes=_number(given, "kafka.fetch.max.bytes", DEFAULT_FETCH_BYTES),
+        max_partition_fetch_bytes=_number(given, "kafka.max.partition.fetch.bytes", DEFAULT_PARTITION_FETCH_BYTES),
     )
+
+
+def stream_options(options: Mapping[str, str]) -> ReadOptions:
+    """Check and read the options of a stream, which has no end. OptionError names what is wrong."""
+    ends = sorted(name for name in options if name.lower().startswith("ending"))
+    if ends:
+        raise OptionError(f"option {ends[0]} is for batch reads: a stream goes on. Read a batch, or leave it out")
+    return read_options(options)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -213,21 +225,27 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
         except re.error as error:
             raise OptionError(f"option subscribePattern is no regular expression: {error}") from None
         return Subscription(pattern=given["subscribepattern"])
-    document = _json(given["assign"], "assign", '{"orders": [0, 1]}')
-    try:
-        places = tuple(sorted(TopicPartition(topic, int(p)) for topic, ps in document.items() for p in ps))
-    except (TypeError, ValueError, AttributeError):
-        raise OptionError('option assign must look like {"orders": [0, 1]}') from None
-    return Subscription(partitions=places)
+    example = '{"orders": [0, 1]}'
+    lists = _json(given["assign"], "assign", example)
+    for indexes in lists.values():
+        if not isinstance(indexes, list) or not all(type(index) is int for index in indexes):
+            raise OptionError(f"option assign must look like {example}")
+    places = {TopicPartition(topic, index) for topic, indexes in lists.items() for index in indexes}
+    if not places:
+        raise OptionError(f"option assign names no partition; write it as {example}")
+    return Subscription(partitions=tuple(sorted(places)))
 
 
 def _position(given: Mapping[str, str], end: str) -> Position | None:
     """The most specific of the options that say where one end is: a time for all, times, offsets."""
     every, each, offsets = f"{end}Timestamp", f"{end}OffsetsByTimestamp", f"{end}Offsets"
     if every.lower() in given:
-        return Position(timestamp_ms=_number(given, every, 0))
+        return Position(timestamp_ms=_number(given, every, 0, least=0))
     if each.lower() in given:
-        return Position(timestamps=_per_partition(given[each.lower()], each))
+        times = _per_partition(given[each.lower()], each)
+        if any(at < 0 for at in times.values()):
+            raise OptionError(f"option {each} holds a negative timestamp; they are milliseconds since 1970")
+        return Position(timestamps=times)
     text = given.get(offsets.lower())
     if text is None:
         return None
@@ -245,11 +263,14 @@ def _position(given: Mapping[str, str], end: str) -> Position | None:
 
 
 def _per_partition(text: str, option: str) -> dict[TopicPartition, int]:
-    document = _json(text, option, '{"orders": {"0": 23, "1": -2}}')
-    try:
-        return {TopicPartition(topic, int(p)): int(at) for topic, ps in document.items() for p, at in ps.items()}
-    except (TypeError, ValueError, AttributeError):
-        raise OptionError(f'option {option} must look like {{"orders": {{"0": 23, "1": -2}}}}') from None
+    example = '{"orders": {"0": 23, "1": -2}}'
+    found: dict[TopicPartition, int] = {}
+    for topic, positions in _json(text, option, example).items():
+        for index, at in positions.items() if isinstance(positions, dict) else [("", None)]:
+            if not _is_digits(index) or type(at) is not int:
+                raise OptionError(f"option {option} must look like {example}")
+            found[TopicPartition(topic, int(index))] = at
+    return found
 
 
 def _json(text: str, option: str, example: str) -> dict[str, Any]:
@@ -262,13 +283,17 @@ def _json(text: str, option: str, example: str) -> dict[str, Any]:
     return document
 
 
-def _number(given: Mapping[str, str], name: str, default: int) -> int:
+def _number(given: Mapping[str, str], name: str, default: N, *, least: int = 1) -> int | N:
     text = given.get(name.lower())
     if text is None:
         return default
-    if not text.strip().isdigit():
-        raise OptionError(f"option {name} must be a whole number, not {text!r}")
+    if not _is_digits(text.strip()) or int(text) < least:
+        raise OptionError(f"option {name} must be a whole number, {least} or more, not {text!r}")
     return int(text)
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _one_of(given: Mapping[str, str], name: str, values: Mapping[str, T], default: str) -> T:

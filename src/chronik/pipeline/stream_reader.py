@@ -60,7 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         if not ranges:
             return []
-        kept = check_not_lost(self._connected(), ranges, fail=self.options.fail_on_data_loss)
+        options = self.options
+        kept = check_not_lost(self._connected(), ranges, options.isolation, fail=options.fail_on_data_loss)
         return [RangesPartition(tuple(task)) for task in deal(kept, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

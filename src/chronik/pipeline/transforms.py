@@ -8,7 +8,6 @@ statements over topics by name. `spark-pipeline.yml` is handed to Spark's own co
 from __future__ import annotations
 
 import os
-import re
 import runpy
 import subprocess
 import sys
@@ -20,11 +19,13 @@ from chronik.client.errors import ClientError
 from chronik.pipeline.java import require_java
 from chronik.pipeline.spark_session import require_pyspark, start_session
 from chronik.pipeline.sql.sql_errors import explain
+from chronik.pipeline.sql.statements import statements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINTS = "_checkpoints"
+_POLL_S = 1
 _PROJECT_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 
 
@@ -78,15 +79,30 @@ def run_python(file: Path, spark: SparkSession, bootstrap: str, warehouse: Path)
         "checkpoint": checkpoints(warehouse, file),
     }
     try:
+        spark.streams.resetTerminated()
         runpy.run_path(str(file), init_globals=names, run_name="__main__")
-        for query in spark.streams.active:
-            query.awaitTermination()
+        _wait_for(spark)
     except PySparkException as error:
         raise TransformFailed(_told(error)) from error
 
 
+def _wait_for(spark: SparkSession) -> None:
+    """Wait until all streaming queries have ended; the first that fails, or has failed by now, ends the wait."""
+    queries = spark.streams.active
+    spark.streams.awaitAnyTermination(_POLL_S)  # raises what ended one that is not active any more
+    while True:
+        for query in queries:
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+        running = next((query for query in queries if query.isActive), None)
+        if running is None:
+            return
+        running.awaitTermination(_POLL_S)
+
+
 def run_sql(script: str, spark: SparkSession, bootstrap: str, warehouse: Path) -> None:
-    """Run the statements of a script one after the other; what the last SELECT says is printed."""
+    """Run the statements of a script one after the other; what those say that have an answer is printed."""
     from pyspark.errors import PySparkException
 
     from chronik.pipeline.sql.topic_views import TopicViews
@@ -101,18 +117,6 @@ def run_sql(script: str, spark: SparkSession, bootstrap: str, warehouse: Path) -
             raise TransformFailed(explain(error)) from error
         if frame.columns:
             frame.show(truncate=False)
-
-
-def statements(script: str) -> list[str]:
-    """A script cut at its semicolons, those in quotes, backticks and comments left alone."""
-    parts: list[str] = [""]
-    pattern = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/|;|.", re.DOTALL)
-    for token in pattern.findall(script):
-        if token == ";":
-            parts.append("")
-        elif not token.startswith(("--", "/*")):
-            parts[-1] += token
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _run_project(file: Path, master: str | None) -> None:

@@ -15,11 +15,11 @@ from chronik.cli.sql import warehouse_folder
 from chronik.client import EARLIEST, LATEST, Isolation, TopicPartition
 from chronik.pipeline.java import JavaMissing, require_java
 from chronik.pipeline.pushdown import bounds_of
-from chronik.pipeline.source_options import OptionError, read_options, write_options
+from chronik.pipeline.source_options import OptionError, read_options, stream_options, write_options
 from chronik.pipeline.sql.answers import plain
 from chronik.pipeline.sql.sampling import SAMPLE_OFFSETS, Sampler
 from chronik.pipeline.sql.sql_errors import explain
-from chronik.pipeline.sql.topic_views import mentioned
+from chronik.pipeline.sql.topic_views import distinct, mentioned, topics_named
 from chronik.pipeline.tables.keeper import TopicProgress
 from chronik.pipeline.tables.progress import line_of
 
@@ -61,6 +61,12 @@ def test_options_are_read_whatever_the_case_of_their_names() -> None:
     ("given", "said"),
     [
         ({"minPartitions": "many"}, "minPartitions must be a whole number"),
+        ({"minPartitions": "²"}, "minPartitions must be a whole number"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be a whole number, 1 or more"),
+        ({"startingOffsets": '{"a": {"0": 1.9}}'}, "startingOffsets must look like"),
+        ({"startingOffsets": '{"a": {"0": true}}'}, "startingOffsets must look like"),
+        ({"startingOffsets": '{"a": {"first": 1}}'}, "startingOffsets must look like"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -7}}'}, "negative timestamp"),
         ({"includeHeaders": "perhaps"}, "includeHeaders must be one of true, false"),
         ({"kafka.isolation.level": "none"}, "must be one of read_committed, read_uncommitted"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "below -2"),
@@ -72,6 +78,23 @@ def test_options_are_read_whatever_the_case_of_their_names() -> None:
 def test_options_that_make_no_sense_are_refused_by_name(given: dict[str, str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         read_options({**WHERE, **given})
+
+
+@pytest.mark.parametrize("text", ["{}", '{"a": []}', '{"a": "01"}', '{"a": [0.5]}', '{"a": 0}'])
+def test_an_assignment_that_names_no_partitions_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="option assign"):
+        read_options({"kafka.bootstrap.servers": "h:1", "assign": text})
+
+
+def test_a_partition_that_is_assigned_twice_is_read_once() -> None:
+    options = read_options({"kafka.bootstrap.servers": "h:1", "assign": '{"a": [0, 1, 0]}'})
+    assert options.subscription.partitions == (TopicPartition("a", 0), TopicPartition("a", 1))
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "EndingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_refuses_an_end(name: str) -> None:
+    with pytest.raises(OptionError, match=f"option {name} is for batch reads"):
+        stream_options({**WHERE, name: "latest"})
 
 
 def test_a_sink_refuses_what_it_cannot_promise() -> None:
@@ -106,7 +129,16 @@ def test_filters_become_bounds_that_only_leave_out_what_they_would_drop() -> Non
 
 
 def test_names_of_tables_are_found_in_a_query_in_or_out_of_backticks() -> None:
-    assert {"orders", "a.b-c", "from"} <= mentioned("SELECT x FROM Orders o JOIN `a.b-c` USING (id)")
+    assert {"Orders", "a.b-c", "FROM"} <= mentioned("SELECT x FROM Orders o JOIN `a.b-c` USING (id)")
+
+
+def test_topics_that_differ_in_case_alone_are_told_apart_as_far_as_sql_can() -> None:
+    topics = ["Orders", "orders", "clicks"]
+    assert topics_named(topics, {"SELECT", "Orders", "CLICKS"}) == ["clicks", "Orders"]
+    for words in ({"ORDERS"}, {"Orders", "orders"}):
+        with pytest.raises(ValueError, match="topics Orders and orders differ in nothing but case"):
+            topics_named(topics, words)
+    assert distinct(topics) == ["Orders", "clicks"]
 
 
 def test_values_of_an_answer_are_plain() -> None:

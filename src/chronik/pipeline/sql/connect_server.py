@@ -38,21 +38,25 @@ def serve(
     chosen = token or os.environ.get("CHRONIK_CONNECT_TOKEN") or secrets.token_urlsafe(24)
     spark = start_session("chronik connect", master, connect_settings(port, chosen))
     views = TopicViews(spark, bootstrap, warehouse, shared=True)
-    views.prepare_all()
+    told = views.prepare_all()
+    _tell(told)
     print(f"Spark Connect is ready: sc://localhost:{port}/;token={chosen}", flush=True)
     print("Topics are views named global_temp.NAME; this ends with Ctrl-C", flush=True)
     due = time.monotonic() + RENEW_S
-    trouble: str | None = None
     while not stopping():
         time.sleep(_POLL_S)
         if time.monotonic() < due:
             continue
         try:
-            views.prepare_all()
-            trouble = None
+            warnings = views.prepare_all()
         except (KafkaError, ClientError) as error:
-            if str(error) != trouble:
-                trouble = str(error)
-                print(f"the views were not renewed: {trouble}", flush=True)
+            warnings = [f"the views were not renewed: {error}"]
+        _tell([warning for warning in warnings if warning not in told])
+        told = warnings
         due = time.monotonic() + RENEW_S
     spark.stop()
+
+
+def _tell(warnings: list[str]) -> None:
+    for warning in warnings:
+        print(warning, flush=True)

@@ -19,14 +19,14 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from chronik.client.errors import ClientError
 from chronik.pipeline.spark_session import start_session
 from chronik.pipeline.sql.answers import plain
-from chronik.pipeline.sql.engine_client import EngineState, Query, Wanted
+from chronik.pipeline.sql.engine_client import MAX_QUERY_BYTES, START_DEADLINE_S, STATE, EngineState, Query, Wanted
 from chronik.pipeline.sql.sql_errors import explain
 from chronik.protocol.errors import KafkaError
 
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 600.0
 ROWS_PER_LINE = 500
-MAX_QUERY_BYTES = 1024 * 1024
 MAX_CALLERS = 16
 CALLER_PATIENCE_S = 30.0
 _POLL_S = 0.5
@@ -96,7 +95,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        (self.folder / "engine.json").unlink(missing_ok=True)
+        (self.folder / STATE).unlink(missing_ok=True)
         self._listener.close()
         self.spark.stop()
 
@@ -106,11 +105,11 @@ class Engine:
 
     def _write_state(self) -> None:
         state = EngineState(os.getpid(), self._port, self.connect_port, self.token)
-        fresh = self.folder / "engine.json.new"
+        fresh = self.folder / f"{STATE}.new"
         fresh.touch(mode=0o600)
         fresh.chmod(0o600)
         fresh.write_bytes(msgspec.json.encode(state))
-        fresh.replace(self.folder / "engine.json")
+        fresh.replace(self.folder / STATE)
 
     def _idle(self) -> bool:
         if self._running or self.spark.sparkContext.statusTracker().getActiveJobsIds():
@@ -140,6 +139,8 @@ class Engine:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        from chronik.pipeline.tables.delta_table import ForeignTable
+
         with self._lock:
             self._running += 1
             if self._running > MAX_CALLERS:
@@ -152,8 +153,11 @@ class Engine:
             _send(caller, {"error": explain(error)})
         except KafkaError as error:
             _send(caller, {"error": f"{error.message} ({error.code.name})"})
-        except (ClientError, ValueError) as error:
+        except (ClientError, ValueError, ForeignTable) as error:
             _send(caller, {"error": str(error)})
+        except Exception as error:  # a caller who is told nothing would take the engine for dead
+            log.warning("a query failed", exc_info=True)
+            _send(caller, {"error": f"{type(error).__name__}: {error}"})
         finally:
             with self._lock:
                 self._running -= 1
@@ -179,6 +183,20 @@ def _send(caller: socket.socket, document: Any) -> None:
     caller.sendall(msgspec.json.encode(document) + b"\n")
 
 
+def _taken(lock: IO[bytes], folder: Path) -> bool:
+    """Take the lock; False when another engine has it and is ready. One that starts or ends is waited for."""
+    deadline = time.monotonic() + START_DEADLINE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if (folder / STATE).exists() or time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        else:
+            return True
+
+
 def main() -> None:
     """Run the engine of a folder, unless one runs already: the lock is held for as long as the process lives."""
     folder = Path(sys.argv[1])
@@ -187,9 +205,7 @@ def main() -> None:
     for noisy in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     with (folder / "engine.lock").open("wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(lock, folder):
             log.info("another engine of this folder is running")
             return
         wanted = msgspec.json.decode((folder / "wanted.json").read_bytes(), type=Wanted)

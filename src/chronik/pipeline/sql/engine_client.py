@@ -17,6 +17,8 @@ import msgspec
 
 from chronik.client.errors import ClientError
 
+STATE = "engine.json"
+MAX_QUERY_BYTES = 1024 * 1024
 START_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 20.0
 _CONNECT_S = 5.0
@@ -98,7 +100,7 @@ class EngineClient:
     def state(self) -> EngineState | None:
         """How to reach the engine, if one is there and alive."""
         try:
-            state = msgspec.json.decode((self.folder / "engine.json").read_bytes(), type=EngineState)
+            state = msgspec.json.decode((self.folder / STATE).read_bytes(), type=EngineState)
             os.kill(state.pid, 0)
         except (OSError, msgspec.DecodeError):
             return None
@@ -110,7 +112,7 @@ class EngineClient:
         self.folder.chmod(0o700)
         (self.folder / "wanted.json").write_bytes(msgspec.json.encode(self.wanted))
         log_path = self.folder / "engine.log"
-        with log_path.open("wb") as log:
+        with log_path.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "chronik.pipeline.sql.engine", str(self.folder)],
                 stdin=subprocess.DEVNULL,
@@ -132,17 +134,27 @@ class EngineClient:
 
     def query(self, sql: str) -> Answer:
         """Ask the engine, starting it if need be. SqlError when the query is wrong."""
-        state = self.state() or self.start()
+        if len(sql.encode()) > MAX_QUERY_BYTES // 2:
+            raise SqlError(f"the query is longer than {MAX_QUERY_BYTES // 2} bytes")
         try:
-            pieces = self._ask(state, Query(state.token, sql))
-            first = next(pieces)
-        except (ConnectionRefusedError, StopIteration):
-            state = self.start()
-            pieces = self._ask(state, Query(state.token, sql))
-            first = next(pieces)
+            first, pieces = self._begin(sql)
+        except EngineMissing:  # it ended, for nobody had asked it anything, just before it was asked
+            first, pieces = self._begin(sql)
         if first.error is not None:
             raise SqlError(first.error)
         return Answer(first.columns or [], first.warnings, _rows(first, pieces))
+
+    def _begin(self, sql: str) -> tuple[Piece, Iterator[Piece]]:
+        state = self.state() or self.start()
+        pieces = self._ask(state, Query(state.token, sql))
+        try:
+            return next(pieces), pieces
+        except StopIteration:
+            log = self.folder / "engine.log"
+            raise EngineMissing(f"the engine went away before it answered; its log is {log}") from None
+        except ConnectionRefusedError as error:
+            (self.folder / STATE).unlink(missing_ok=True)  # left by one that was killed
+            raise EngineMissing(f"the engine (process {state.pid}) cannot be reached: {error}; ask again") from error
 
     def stop(self) -> bool:
         """End the engine; whether there was one."""
@@ -151,7 +163,7 @@ class EngineClient:
             return False
         try:
             list(self._ask(state, Query(state.token, stop=True)))
-        except OSError:
+        except (OSError, EngineMissing):
             os.kill(state.pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_DEADLINE_S
         while time.monotonic() < deadline:
@@ -165,10 +177,13 @@ class EngineClient:
     def _ask(self, state: EngineState, query: Query) -> Iterator[Piece]:
         with socket.create_connection(("127.0.0.1", state.port), _CONNECT_S) as connection:
             connection.settimeout(None)
-            connection.sendall(msgspec.json.encode(query) + b"\n")
-            with connection.makefile("rb") as stream:
-                for line in stream:
-                    yield msgspec.json.decode(line, type=Piece)
+            try:
+                connection.sendall(msgspec.json.encode(query) + b"\n")
+                with connection.makefile("rb") as stream:
+                    for line in stream:
+                        yield msgspec.json.decode(line, type=Piece)
+            except OSError as error:
+                raise EngineMissing(f"the engine (process {state.pid}) went away: {error}; ask again") from error
 
 
 def _rows(first: Piece, pieces: Iterator[Piece]) -> Iterator[list[Any]]:

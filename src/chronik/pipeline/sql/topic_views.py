@@ -8,20 +8,23 @@ look at, so no record is seen twice and none is missed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
-from chronik.client import Cluster, Isolation, TopicPartition
+from chronik.client import ClientError, Cluster, Isolation, TopicPartition
 from chronik.client.admin.topics import list_topics
 from chronik.pipeline.positions import earliest, latest
 from chronik.pipeline.ranges import OffsetRange
 from chronik.pipeline.sql.live_reader import OPTION, LivePart
 from chronik.pipeline.sql.sampling import Sampler
+from chronik.pipeline.sql.sql_errors import explain
 from chronik.pipeline.tables.delta_table import ForeignTable, TopicTable
+from chronik.pipeline.tables.kept_topic import columns_of_schema, uses_schema
 from chronik.pipeline.tables.layout import (
     DAY,
     DEAD_LETTER_SUFFIX,
@@ -35,6 +38,7 @@ from chronik.pipeline.tables.layout import (
     topic_settings,
     typed_columns,
 )
+from chronik.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,26 +57,44 @@ class TopicViews:
         self.warehouse = warehouse
         self.cluster = Cluster(bootstrap)
         self._samplers: dict[str, Sampler] = {}
-        self._landed: dict[str, tuple[int, DataFrame]] = {}
+        self._landed: dict[str, tuple[str, DataFrame]] = {}
+        self._made: set[str] = set()
 
     def prepare(self, sql: str) -> list[str]:
         """Make or renew the views of the topics that a query names; warnings that its reader should see."""
         topics = {topic.name: topic for topic in list_topics(self.cluster)}
+        self._drop_all_but(topics)
         words = mentioned(sql)
-        every = _ALL_TOPICS.match(sql) is not None
+        named = distinct(topics) if _ALL_TOPICS.match(sql) else topics_named(topics, words)
         warnings: list[str] = []
+        for name in named:
+            warnings += self._make(topic_settings(self.cluster, topics[name]))
+        folded = {word.casefold() for word in words}
         for name, topic in topics.items():
-            if every or name.casefold() in words:
-                warnings += self._make(topic_settings(self.cluster, topic))
             letters = name + DEAD_LETTER_SUFFIX
-            if letters.casefold() in words and letters not in topics:
+            if letters.casefold() in folded and letters not in topics:
                 self._make_dead_letters(topic_settings(self.cluster, topic))
         return warnings
 
-    def prepare_all(self) -> None:
-        """Make or renew the views of all topics."""
-        for topic in list_topics(self.cluster):
-            self._make(topic_settings(self.cluster, topic))
+    def prepare_all(self) -> list[str]:
+        """Make or renew the views of all topics; warnings, also of topics that have none because of a failure."""
+        from pyspark.errors import PySparkException
+
+        topics = {topic.name: topic for topic in list_topics(self.cluster)}
+        self._drop_all_but(topics)
+        warnings: list[str] = []
+        for name in distinct(topics):
+            try:
+                warnings += self._make(topic_settings(self.cluster, topics[name]))
+            except (KafkaError, ClientError, DeltaError, OSError, PySparkException) as error:
+                warnings.append(f"topic {name} has no view, or an old one: {explain(error)}")
+        return warnings
+
+    def _drop_all_but(self, topics: Collection[str]) -> None:
+        """Drop views of topics that are gone: they would answer what was, or fail."""
+        for name in [name for name in self._made if name.removesuffix(DEAD_LETTER_SUFFIX) not in topics]:
+            self.spark.sql(f"DROP VIEW IF EXISTS {'global_temp.' if self._shared else ''}{_quoted(name)}")
+            self._made.discard(name)
 
     def _make(self, settings: TableSettings) -> list[str]:
         table = TopicTable(table_folder(self.warehouse, settings.topic), settings, pa.schema([]))
@@ -85,7 +107,13 @@ class TopicViews:
         ranges, lost = self._live_ranges(settings, table)
         warnings += lost
         typed = typed_columns(table.columns())
-        if settings.value_format == JSON and not settings.schema_ddl:
+        if uses_schema(settings):
+            try:
+                fixed = columns_of_schema(settings.schema_ddl)
+                typed = pa.schema([*typed, *(field for field in fixed if field.name not in typed.names)])
+            except ValueError as error:
+                warnings.append(f"table.schema of topic {settings.topic} cannot be used: {error}")
+        elif settings.value_format == JSON:
             sampler = self._samplers.setdefault(settings.topic_id, Sampler())
             sampler.look(self.cluster, ranges)
             typed = sampler.columns(typed)
@@ -131,7 +159,7 @@ class TopicViews:
 
         key = str(table.folder)
         known = self._landed.get(key)
-        if known is not None and known[0] == table.version:
+        if known is not None and known[0] == table.state:
             return known[1]
         schema = from_arrow_schema(columns.append(pa.field(DAY, pa.date32())))
         files = table.files()
@@ -139,7 +167,7 @@ class TopicViews:
             frame = self.spark.read.schema(schema).option("basePath", key).parquet(*files)
         else:
             frame = self.spark.createDataFrame([], schema)
-        self._landed[key] = (table.version, frame)
+        self._landed[key] = (table.state, frame)
         return frame
 
     def _live_part(self, settings: TableSettings, typed: pa.Schema, ranges: Iterable[OffsetRange]) -> DataFrame:
@@ -160,14 +188,37 @@ class TopicViews:
             frame.createOrReplaceGlobalTempView(_quoted(name))
         else:
             frame.createOrReplaceTempView(_quoted(name))
+        self._made.add(name)
 
 
 def mentioned(sql: str) -> set[str]:
-    """Everything in a query that may be the name of a table, in lower case: words, and what is in backticks."""
-    found: set[str] = set()
-    for quoted, word in _WORDS.findall(sql):
-        found.add((quoted.replace("``", "`") or word).casefold())
-    return found
+    """Everything in a query that may be the name of a table: words, and what is in backticks."""
+    return {quoted.replace("``", "`") or word for quoted, word in _WORDS.findall(sql)}
+
+
+def topics_named(topics: Collection[str], words: set[str]) -> list[str]:
+    """The topics that words name. Case makes no difference to SQL, but it does to topics.
+
+    ValueError when that leaves open which one of several is meant.
+    """
+    chosen: list[str] = []
+    for word in sorted({word.casefold() for word in words}):
+        alike = sorted(name for name in topics if name.casefold() == word)
+        if len(alike) > 1:
+            written = [name for name in alike if name in words]
+            if len(written) != 1:
+                raise ValueError(
+                    f"topics {' and '.join(alike)} differ in nothing but case, which makes no difference to SQL: ask "
+                    "for one of them at a time, with its name as it is"
+                )
+            alike = written
+        chosen += alike
+    return chosen
+
+
+def distinct(topics: Iterable[str]) -> list[str]:
+    """The topics without those that differ from another in nothing but case."""
+    return sorted({name.casefold(): name for name in sorted(topics, reverse=True)}.values())
 
 
 def _quoted(name: str) -> str:

@@ -71,6 +71,11 @@ class TopicTable:
     def version(self) -> int:
         return int(self._delta.version()) if self._delta is not None else -1
 
+    @property
+    def state(self) -> str:
+        """What tells this version of this table from every other, also from one that takes its place in the folder."""
+        return f"{self._delta.metadata().id}@{self._delta.version()}" if self._delta is not None else ""
+
     def columns(self) -> pa.Schema:
         """The columns as they are now, without the day."""
         if self._delta is None:

@@ -56,7 +56,7 @@ class Board:
 
         self._topics: dict[str, TopicProgress] = {}
         self._began = time.monotonic()
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, markup=False, emoji=False)
         self._live = Live(self._table(), console=self._console, refresh_per_second=4)
 
     def __enter__(self) -> Board:
@@ -68,7 +68,7 @@ class Board:
 
     def show(self, progress: TopicProgress) -> None:
         if progress.error is not None:
-            self._console.print(f"[red]{progress.topic}[/red]: {progress.error}")
+            self._console.print(f"{progress.topic}: {progress.error}", style="red")
         total = self._topics.setdefault(progress.topic, TopicProgress(topic=progress.topic))
         for name in ("rows", "value_bytes", "files", "dead_letters", "rescued"):
             setattr(total, name, getattr(total, name) + getattr(progress, name))
