@@ -6,9 +6,9 @@ seeds: `python -m simulation.groups.run --bugs` searches new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from chronik.coordination import loader
@@ -21,6 +21,7 @@ from chronik.groups.records import raw
 from chronik.groups.shard import Shard
 from chronik.protocol.errors import ErrorCode
 from chronik.protocol.messages.internal_groups import GroupMetadataKey
+from simulation.swarm import PlantedBug
 
 
 @contextmanager
@@ -92,11 +93,6 @@ def _removed_members_are_not_answered() -> Iterator[None]:
 
     with patch.object(ClassicState, "_answer_waiting", forget):
         yield
-
-
-class PlantedBug(NamedTuple):
-    plant: Callable[[], AbstractContextManager[None]]
-    seed: int
 
 
 BUGS: dict[str, PlantedBug] = {

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.groups.checker import Violation
 from simulation.groups.planted_bugs import BUGS
-from simulation.groups.run import find_violation
+from simulation.groups.run import GROUPS
 from simulation.groups.world import World
 
 
@@ -28,12 +27,9 @@ def test_a_seed_is_the_same_run_every_time() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_the_simulation_finds_a_planted_bug(name: str) -> None:
-    bug = BUGS[name]
-    assert isinstance(find_violation(bug.seed, bug), Violation), f"seed {bug.seed} no longer finds it: search a new one"
+    GROUPS.check_finds(name)
 
 
 @pytest.mark.long
 def test_many_seeds() -> None:
-    for seed in range(1000, 1300):
-        violation = find_violation(seed)
-        assert violation is None, f"seed {seed}: {violation!r}"
+    GROUPS.check(range(1000, 1300))

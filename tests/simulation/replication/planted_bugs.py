@@ -6,10 +6,9 @@ seeds change: `python -m simulation.replication.run --bugs` searches new ones an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -28,6 +27,7 @@ from chronik.replication.manager import ReplicaManager
 from chronik.replication.partition import Partition
 from chronik.replication.replica_state import FollowerProgress
 from simulation.replication.node import SimulatedNode
+from simulation.swarm import PlantedBug
 
 
 @contextmanager
@@ -258,14 +258,6 @@ def _shrink_the_isr_without_agreement() -> Iterator[None]:
 
     with patch.object(isr.IsrUpdater, "_begin", begin):
         yield
-
-
-class PlantedBug(NamedTuple):
-    """A mutation, and a seed that finds it. What takes two rare faults at once is looked for where they are common."""
-
-    plant: Callable[[], Any]
-    seed: int
-    changes: Mapping[str, Any] = MappingProxyType({})
 
 
 _RESTLESS = {"move_rate": 1.5, "slow_share": 0.2, "produce_rate": 40.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.replication.planted_bugs import BUGS
-from simulation.replication.run import find_violation
+from simulation.replication.run import REPLICATION
 from simulation.replication.world import World
 
 SEEDS_PER_TEST = 20
@@ -17,32 +17,18 @@ SEEDS_OF_OLD_BUGS = (
 )
 
 
-def _check(seeds: range) -> None:
-    for seed in seeds:
-        violation = find_violation(seed)
-        if violation is not None:
-            replay = f"cd tests && python -m simulation.replication.run --seed {seed}"
-            raise AssertionError(f"seed {seed}: {violation!r}; replay: {replay}") from violation
-
-
 @pytest.mark.parametrize("first", range(0, 120, SEEDS_PER_TEST))
 def test_no_promise_is_broken_whatever_fails(first: int) -> None:
-    _check(range(first, first + SEEDS_PER_TEST))
+    REPLICATION.check(range(first, first + SEEDS_PER_TEST))
 
 
 def test_seeds_that_once_found_a_bug_stay_clean() -> None:
-    for seed in SEEDS_OF_OLD_BUGS:
-        _check(range(seed, seed + 1))
+    REPLICATION.check(SEEDS_OF_OLD_BUGS)
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    """By its pinned seed; when the simulation has changed since, by one nearby: then pin that one."""
-    bug = BUGS[name]
-    for seed in (bug.seed, *range(NEARBY_SEEDS)):
-        if find_violation(seed, bug) is not None:
-            return
-    raise AssertionError(f"'{name}' is no longer found; search: python -m simulation.replication.run --bug '{name}'")
+    REPLICATION.check_finds(name, nearby=NEARBY_SEEDS)
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -70,7 +56,7 @@ def test_histories_do_something() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_no_promise_is_broken_in_thousands_of_histories() -> None:
-    _check(range(1000, 1000 + LONG_SEEDS))
+    REPLICATION.check(range(1000, 1000 + LONG_SEEDS))
 
 
 @pytest.mark.long
@@ -78,4 +64,4 @@ def test_no_promise_is_broken_in_thousands_of_histories() -> None:
 @pytest.mark.parametrize("name", BUGS)
 def test_every_planted_bug_is_found_by_search(name: str) -> None:
     """By seeds that nobody chose."""
-    assert any(find_violation(seed, BUGS[name]) is not None for seed in range(5000, 6500)), name
+    assert any(REPLICATION.violation(seed, BUGS[name]) is not None for seed in range(5000, 6500)), name

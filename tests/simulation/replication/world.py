@@ -6,6 +6,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,7 @@ from simulation.replication.controller import TICK_S, Controller
 from simulation.replication.history import TOPIC, History, Violation
 from simulation.replication.network import CONTROLLER, Network
 from simulation.replication.node import SimulatedNode
+from simulation.swarm import AS_DRAWN
 
 CHECK_S = 0.25
 PRODUCE_TIMEOUT_S = 2.0
@@ -41,11 +43,11 @@ HAPPENINGS = (
 class World:
     """Runs one seed to its end, or to the first broken promise."""
 
-    def __init__(self, seed: int, changes: Mapping[str, object] | None = None, *, tell: bool = False) -> None:
+    def __init__(self, seed: int, changes: Mapping[str, Any] = AS_DRAWN, *, tell: bool = False) -> None:
         """`changes` replace some of the conditions that the seed draws, to look closer at one kind of history."""
         self.seed = seed
         self.rng = random.Random(seed)
-        self.conditions: Conditions = msgspec.structs.replace(draw(self.rng), **(changes or {}))
+        self.conditions: Conditions = msgspec.structs.replace(draw(self.rng), **changes)
         self.now = 1000.0
         self.story: list[str] = []
         self._tell = tell

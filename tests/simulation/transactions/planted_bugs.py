@@ -6,10 +6,9 @@ with `python -m simulation.transactions.run --bugs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -24,6 +23,7 @@ from chronik.transactions.marker_writer import MarkerWriter
 from chronik.transactions.membership import Membership
 from chronik.transactions.shard import Slot, TransactionShard
 from chronik.transactions.state import Transaction
+from simulation.swarm import PlantedBug
 
 
 @contextmanager
@@ -144,14 +144,6 @@ def _log_takes_old_epochs() -> Iterator[None]:
     """A batch that comes after the end of its transaction opens one that nobody ends."""
     with patch.object(ProducerStates, "check_epoch", lambda self, batch, entry=None: None):
         yield
-
-
-class PlantedBug(NamedTuple):
-    """A mutation, and a seed that finds it. What takes two rare faults at once is looked for where they are common."""
-
-    plant: Callable[[], Any]
-    seed: int
-    changes: Mapping[str, Any] = MappingProxyType({})
 
 
 _LATE = {"twice": 0.3, "late_s": 0.5, "seconds": 20.0}

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from simulation.transactions.planted_bugs import BUGS
-from simulation.transactions.run import find_violation
+from simulation.transactions.run import TRANSACTIONS
 from simulation.transactions.world import World
 
 SEEDS_PER_TEST = 10
@@ -19,27 +19,14 @@ LONG_SEEDS = 2000
 NEARBY_SEEDS = 40
 
 
-def _check(seeds: range) -> None:
-    for seed in seeds:
-        violation = find_violation(seed)
-        if violation is not None:
-            replay = f"cd tests && python -m simulation.transactions.run --seed {seed}"
-            raise AssertionError(f"seed {seed}: {violation!r}; replay: {replay}") from violation
-
-
 @pytest.mark.parametrize("first", range(0, 40, SEEDS_PER_TEST))
 def test_no_promise_is_broken_whatever_fails(first: int) -> None:
-    _check(range(first, first + SEEDS_PER_TEST))
+    TRANSACTIONS.check(range(first, first + SEEDS_PER_TEST))
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    """By its pinned seed; when the simulation has changed since, by one nearby: then pin that one."""
-    bug = BUGS[name]
-    for seed in (bug.seed, *range(NEARBY_SEEDS)):
-        if find_violation(seed, bug) is not None:
-            return
-    raise AssertionError(f"'{name}' is no longer found; search: python -m simulation.transactions.run --bugs")
+    TRANSACTIONS.check_finds(name, nearby=NEARBY_SEEDS)
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -64,4 +51,4 @@ def test_histories_do_something() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_histories() -> None:
-    _check(range(1000, 1000 + LONG_SEEDS))
+    TRANSACTIONS.check(range(1000, 1000 + LONG_SEEDS))

@@ -11,7 +11,7 @@ import heapq
 import inspect
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +20,7 @@ import msgspec
 from chronik.protocol.errors import KafkaError
 from chronik.transactions.coordinator import TransactionCoordinator
 from simulation.replication.virtual_loop import VirtualLoop
+from simulation.swarm import AS_DRAWN
 from simulation.transactions.history import History, Violation
 from simulation.transactions.model import Info, Place, Replica, Replicas, TrueLog, View
 from simulation.transactions.producers import Instance
@@ -137,10 +138,10 @@ class SimulatedNode:
 class World:
     """Runs one seed to its end, or to the first broken promise."""
 
-    def __init__(self, seed: int, changes: dict[str, Any] | None = None) -> None:
+    def __init__(self, seed: int, changes: Mapping[str, Any] = AS_DRAWN) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.conditions: Conditions = msgspec.structs.replace(draw(self.rng), **(changes or {}))
+        self.conditions: Conditions = msgspec.structs.replace(draw(self.rng), **changes)
         self.now = 1000.0
         self.calm = False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
