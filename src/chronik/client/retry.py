@@ -59,7 +59,9 @@ class Attempts:
     def pause_after(self, error: Exception) -> float:
         """How many seconds to wait before the next attempt; raises when retrying is useless or the time is over.
 
-        An error that a broker answered keeps its code; a broken connection becomes `GaveUp`.
+        The first connection that breaks is no reason to give up, however long that took: a broker that hangs can use up
+        all the time by itself, and another may have taken over. An error that a broker answered keeps its code; a
+        broken connection becomes `GaveUp`.
         """
         if not is_retriable(error):
             raise error
@@ -68,7 +70,8 @@ class Attempts:
         doublings = min(self._failures - 1, _MAX_DOUBLINGS)
         pause_s = min(self._policy.first_pause_s * 2.0**doublings, self._policy.longest_pause_s)
         pause_s *= random.uniform(0.8, 1.2)
-        if spent_s + pause_s > self._limit_s(error):
+        broke_once = self._failures == 1 and isinstance(error, ConnectionFailed)
+        if spent_s + pause_s > self._limit_s(error) and not broke_once:
             raise self._last_word(error, spent_s) from error.__cause__
         log.debug("%s failed %d times, trying again in %.3f s: %s", self.what, self._failures, pause_s, error)
         return pause_s

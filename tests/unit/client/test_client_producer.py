@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as their_murmur2
 
-from chronik.client import Cluster, Producer, ProducerSettings, TopicPartition
+from chronik.client import Cluster, ClusterSettings, Producer, ProducerSettings, RetryPolicy, TopicPartition
+from chronik.client.errors import GaveUp
 from chronik.client.partitioner import StickyPartitioner, murmur2, partition_for_key
 from chronik.protocol.api import ApiKey
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Compression, Record, parse_batches, read_records
 from harness.fake_cluster import FakeCluster
 from harness.record_oracles import ALL_CODECS
+from unit.client.conftest import IMPATIENT
 
 IDEMPOTENT = ProducerSettings(idempotent=True)
 
@@ -142,9 +144,14 @@ def test_only_the_partitions_that_failed_are_sent_again(fake: FakeCluster, clust
     assert [[r.value for r in stored(fake, "t", p)] for p in range(3)] == [[b"warm", b"0"], [b"1"], [b"2"]]
 
 
-def test_a_dead_broker_is_left_for_the_new_leader(fake: FakeCluster, cluster: Cluster) -> None:
+OUT_OF_TIME = ClusterSettings(retry=RetryPolicy(timeout_s=0.0))
+"""As when a broker hung, or this process did, for as long as a failure may last."""
+
+
+@pytest.mark.parametrize("settings", [IMPATIENT, OUT_OF_TIME])
+def test_a_dead_broker_is_left_for_the_new_leader(fake: FakeCluster, settings: ClusterSettings) -> None:
     fake.create("t", partitions=3)
-    with Producer(cluster) as producer:
+    with Cluster(fake.bootstrap, settings) as cluster, Producer(cluster) as producer:
         producer.send("t", b"1", partition=1)
         producer.flush()
         fake.nodes[2].stop()
@@ -154,6 +161,20 @@ def test_a_dead_broker_is_left_for_the_new_leader(fake: FakeCluster, cluster: Cl
         producer.flush()
     assert [r.value for r in stored(fake, "t", 1)] == [b"1", b"2"]
     assert [r.value for r in stored(fake, "t", 0)] == [b"other"]
+
+
+def test_brokers_that_stay_dead_are_given_up(fake: FakeCluster) -> None:
+    fake.create("t")
+    with Cluster(fake.bootstrap, OUT_OF_TIME) as cluster:
+        producer = Producer(cluster)
+        producer.send("t", b"1")
+        producer.flush()
+        for _ in range(2):
+            fake.hang_up(ApiKey.PRODUCE)
+        producer.send("t", b"2")
+        with pytest.raises(GaveUp, match="tried 2 times"):
+            producer.flush()
+    assert [r.value for r in stored(fake, "t")] == [b"1"]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT])
