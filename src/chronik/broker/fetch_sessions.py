@@ -131,8 +131,8 @@ class FetchSessions:
         session.last_used = self._clock()
         self._sessions[session.id] = self._sessions.pop(session.id)
         session.update(request)
-        if not session.partitions:
-            self.close(session)
+        if not 0 < len(session.partitions) <= PARTITIONS_PER_SESSION_MAX:
+            self.close(session)  # this request is served; its answer says that the session is over
         return session, True
 
     def close(self, session: FetchSession) -> None:

@@ -380,6 +380,16 @@ def test_a_full_cache_serves_without_a_session_until_an_idle_one_can_give_way() 
         sessions.open(request_for(session=(first.id, 1)), 11)
 
 
+def test_a_session_that_grew_too_large_is_over_after_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chronik.broker.fetch_sessions.PARTITIONS_PER_SESSION_MAX", 3)
+    sessions = FetchSessions()
+    session, _ = sessions.open(request_for(0, 0, session=(0, 0)), 11)
+    assert session is not None
+    more = [FetchTopic(topic="u", partitions=[FetchPartition(partition=index) for index in range(2)])]
+    sessions.open(FetchRequest(session_id=session.id, session_epoch=1, topics=more), 11)
+    assert not sessions.is_open(session) and len(sessions) == 0
+
+
 async def test_who_got_data_is_served_last_the_next_time(node: ServedNode) -> None:
     await node.create_topic("t", partitions=2)
     client = await node.connect()
