@@ -131,7 +131,7 @@ async def test_every_version_finds_the_coordinator_and_creates_the_topic(tmp_pat
             found = [(answer.error_code, answer.node_id, answer.host, answer.port)]
         else:
             found = [(c.error_code, c.node_id, c.host, c.port) for c in answer.coordinators]
-            assert found.pop()[0] == ErrorCode.INVALID_GROUP_ID
+            assert len(found) == 3  # a group without a name may have offsets, and so has a coordinator too
         assert set(found) == {(0, 1, "host-1", 9092)}
         topic = node.store.image.topics["__consumer_offsets"]
         assert len(topic.partitions) == PARTITIONS

@@ -79,11 +79,9 @@ async def _find_slowly(
 
 
 def _checked(key: str, key_type: int) -> Coordinator | None:
-    """The refusal of a key that nobody can coordinate."""
-    if key:
+    """The refusal of a key that nobody can coordinate. A group without a name has no members, but may have offsets."""
+    if key or key_type == KeyType.GROUP:
         return None
-    if key_type == KeyType.GROUP:
-        return _refused(key, ErrorCode.INVALID_GROUP_ID, "a group needs a name; set group.id")
     return _refused(key, ErrorCode.INVALID_REQUEST, "a transactional id must not be empty")
 
 
