@@ -283,8 +283,13 @@ class Node:
         if not self.registration.registered:
             parts.append("; ".join(status.health(self).reasons))
         print(f"chronik {__version__} is ready: {'; '.join(parts)}", flush=True)
-        if sys.stdout.isatty():
-            print(f"next: chronik topic create orders --bootstrap {self.kafka}   (Ctrl-C ends the node)", flush=True)
+        command = sys.argv[0]
+        if command.endswith("chronik"):  # typed by somebody, who has the same command at hand elsewhere
+            print(
+                f"next, in another terminal: {command} topic create orders --bootstrap {self.kafka}   "
+                "(Ctrl-C ends the node)",
+                flush=True,
+            )
 
     async def _start_http(self, listener: socket.socket) -> HttpServer:
         """Only now is the HTTP side imported: nobody who writes or reads records waits for it. On a thread, since on

@@ -47,6 +47,16 @@ def test_the_ready_line_names_the_addresses(fresh_node: NodeProcess) -> None:
     assert fresh_node.bootstrap in line
 
 
+def test_who_types_the_command_is_told_what_to_do_next(
+    fresh_node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = str(Path(sys.executable).with_name("chronik"))
+    monkeypatch.setattr(fresh_node, "command", lambda: [typed, *NodeProcess.command(fresh_node)[3:]])
+    fresh_node.start()
+    told = f"next, in another terminal: {typed} topic create orders --bootstrap {fresh_node.bootstrap}"
+    eventually(lambda: told in fresh_node.log_since_start(), "it says what to do next")
+
+
 @pytest.mark.parametrize("with_signal", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_node_with_code_0_in_time(fresh_node: NodeProcess, with_signal: signal.Signals) -> None:
     fresh_node.start()
