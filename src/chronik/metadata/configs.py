@@ -147,7 +147,7 @@ def set_config_command(
         validate_topic_configs(after)
     else:
         cluster_default = resource_name == CLUSTER_DEFAULT
-        _refuse_fixed(named, cluster_default=cluster_default)
+        _refuse_fixed(named & BROKER_CONFIGS.keys(), cluster_default=cluster_default)
         validate_broker_configs(
             {name: value for name, value in after.items() if name in named}, cluster_default=cluster_default
         )
@@ -157,14 +157,14 @@ def set_config_command(
 def _change(
     definitions: Mapping[str, ConfigDef], operation: ConfigOperation, name: str, value: str | None
 ) -> ConfigChange:
+    if operation == ConfigOperation.DELETE:
+        return ConfigChange(operation, name)  # also of a name that is unknown: nothing is set, or a newer node set it
     definition = definitions.get(name)
     if definition is None:
         kind = "topic" if definitions is TOPIC_CONFIGS else "broker"
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown {kind} config name: {name}")
-    if operation == ConfigOperation.DELETE:
-        return ConfigChange(operation, name)
     if value is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for configs: {name}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
     if operation == ConfigOperation.SET:
         return ConfigChange(operation, name, value)
     if definition.type != ConfigType.LIST:

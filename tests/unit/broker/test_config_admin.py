@@ -112,7 +112,7 @@ async def test_incremental_changes_set_delete_append_and_subtract(node: ServedNo
     [
         ((SET, "no.such.config", "1"), ErrorCode.INVALID_CONFIG),
         ((SET, "retention.ms", "soon"), ErrorCode.INVALID_CONFIG),
-        ((SET, "retention.ms", None), ErrorCode.INVALID_CONFIG),
+        ((SET, "retention.ms", None), ErrorCode.INVALID_REQUEST),
         ((APPEND, "retention.ms", "1"), ErrorCode.INVALID_CONFIG),
         ((9, "retention.ms", "1"), ErrorCode.INVALID_REQUEST),
     ],

@@ -263,6 +263,15 @@ async def test_the_transaction_topic_always_lets_one_replica_be_missing() -> Non
         await store.propose(c.DeleteTopic(topic_id))
 
 
+@pytest.mark.parametrize(("kind", "name"), [(ResourceType.TOPIC, "t"), (ResourceType.BROKER, "1")])
+async def test_a_config_that_is_unknown_here_can_be_deleted(kind: ResourceType, name: str) -> None:
+    store, _ = await cluster()
+    await store.propose(c.SetConfig(kind, name, [c.ConfigChange(SET, "from.the.future", "1")]))
+    await store.propose(set_config_command(store.image, kind, name, [(DELETE, "from.the.future", None)]))
+    assert store.image.config_overrides(kind, name) == {}
+    set_config_command(store.image, kind, name, [(DELETE, "never.there", None)])
+
+
 async def test_appending_to_a_list_starts_from_its_default() -> None:
     store, _ = await cluster()
     command = set_config_command(store.image, ResourceType.TOPIC, "t", [(APPEND, "cleanup.policy", "compact")])
@@ -272,8 +281,8 @@ async def test_appending_to_a_list_starts_from_its_default() -> None:
 
 REFUSED_CHANGES = [
     (ResourceType.TOPIC, "t", [(APPEND, "retention.ms", "5")], ErrorCode.INVALID_CONFIG, "its type is not LIST"),
-    (ResourceType.TOPIC, "t", [(SET, "retention.ms", None)], ErrorCode.INVALID_CONFIG, "Null value"),
-    (ResourceType.TOPIC, "t", [(DELETE, "nonsense", None)], ErrorCode.INVALID_CONFIG, "Unknown topic config name"),
+    (ResourceType.TOPIC, "t", [(SET, "retention.ms", None)], ErrorCode.INVALID_REQUEST, "Null value"),
+    (ResourceType.TOPIC, "t", [(APPEND, "nonsense", "1")], ErrorCode.INVALID_CONFIG, "Unknown topic config name"),
     (ResourceType.TOPIC, "t", [(APPEND, "cleanup.policy", "shred")], ErrorCode.INVALID_CONFIG, "must be one of"),
     (
         ResourceType.TOPIC,
