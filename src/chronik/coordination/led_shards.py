@@ -1,5 +1,8 @@
 """The shards of one internal topic on this node: one for each partition that it leads, loaded when leadership comes,
 closed when it goes. What a shard does is its own business; who asks for the wrong one is told what to do here.
+
+A node whose lease has lapsed may have been replaced: what it knows of groups and transactions may be old, members that
+it keeps alive may be dead to the new coordinator. It answers for nothing until the lease is renewed.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ class LedShards(Generic[S]):
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no coordinator yet; ask FindCoordinator, then try again"
             )
         shard = self._shards.get(partition_for(key, partitions))
-        if shard is None:
+        if shard is None or not shard.partition.holds_lease:
             raise KafkaError(
                 ErrorCode.NOT_COORDINATOR, f"this node does not coordinate {what}; ask FindCoordinator again"
             )

@@ -74,6 +74,11 @@ class Partition(Replica):
         """Whether this replica has to fetch from a leader elsewhere, and can."""
         return self.info.leader not in (NO_LEADER, self._host.node_id) and self._fit(self.info)
 
+    @property
+    def holds_lease(self) -> bool:
+        """Whether this node may speak for what it leads: without the lease somebody else may lead by now."""
+        return self._host.lease.held()
+
     # following the metadata
 
     def update(self, info: PartitionInfo) -> None:

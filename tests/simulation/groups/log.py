@@ -81,6 +81,7 @@ class Leader:
 
     topic = OFFSETS_TOPIC
     index = 0
+    holds_lease = True
 
     def __init__(self, log: ReplicatedLog, epoch: int, high_watermark: int) -> None:
         self.log = log

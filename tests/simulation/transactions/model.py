@@ -134,6 +134,8 @@ class TrueLog:
 class Replica:
     """A partition, as a node knows it. The face of `replication.Partition` that coordinators use."""
 
+    holds_lease = True  # nobody is saved by it here: what is promised must hold without
+
     def __init__(self, node: SimulatedNode, truth: TrueLog) -> None:
         self.topic, self.index = truth.place
         self.truth = truth

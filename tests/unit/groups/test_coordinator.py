@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,23 @@ async def test_groups_are_listed_described_and_deleted(node: CoordinatingNode) -
 
 
 # --- loading and moving ----------------------------------------------------------------------------------------------
+
+
+async def test_a_coordinator_that_may_have_been_replaced_answers_for_nothing(node: CoordinatingNode) -> None:
+    """Cut off from the others it would keep members alive that are dead to its successor, and tell old offsets."""
+    topic_id = await node.create_topic("t")
+    member = await stable_member(node)
+    identity = {"generation_id_or_member_epoch": member.generation_id, "member_id": member.member_id}
+    assert codes(await node.ask(commit(topic_id, {0: 7}, **identity), 8)) == [0]
+    beat = HeartbeatRequest(group_id="g", generation_id=member.generation_id, member_id=member.member_id)
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
+    node.replicas.lease.revoke()
+    assert (await node.ask(beat, 3)).error_code == ErrorCode.NOT_COORDINATOR
+    (answer,) = (await node.ask(asked, 9)).groups
+    assert (answer.error_code, answer.topics) == (ErrorCode.NOT_COORDINATOR, [])
+    node.replicas.lease.renew(math.inf)
+    assert (await node.ask(beat, 3)).error_code == 0, "it is the coordinator still, and goes on"
+    assert (await fetched(node))["t", 0].committed_offset == 7
 
 
 async def test_groups_and_offsets_are_loaded_from_the_log(node: CoordinatingNode) -> None:
