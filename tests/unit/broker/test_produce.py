@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,7 +21,7 @@ from chronik.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from chronik.protocol.records import Compression, Record, parse_batches, read_records
+from chronik.protocol.records import Compression, Record, build_batch, parse_batches, read_records
 from chronik.protocol.records.message_sets import write_message_set
 from unit.broker.serving import NOW_TIMESTAMP, ServedNode, batch_of
 from unit.broker.wire_client import eventually
@@ -271,6 +272,21 @@ async def test_timestamps_that_the_topic_does_not_allow_are_refused(node: Served
     client = await node.connect()
     answer = only(await client.ask(request_for(batch_of(b"1"), topic="old"), 9))
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+async def test_a_record_that_is_too_old_is_found_behind_one_that_is_not(node: ServedNode, codec: Compression) -> None:
+    await node.create_topic("t", message_timestamp_before_max_ms="60000")
+    client = await node.connect()
+    now = int(time.time() * 1000)
+    for times, code in (
+        ((now, now - 90_000), ErrorCode.INVALID_TIMESTAMP),
+        ((now, now - 30_000), ErrorCode.NONE),
+        ((now, -1), ErrorCode.NONE),
+    ):
+        batch = build_batch([Record(i, at, b"k", b"v") for i, at in enumerate(times)], compression=codec)
+        assert only(await client.ask(request_for(bytes(batch)), 9)).error_code == code
+    assert [offset for offset, _, _ in node.log("t").records()] == [0, 1, 2, 3]
 
 
 async def test_a_topic_with_its_own_codec_stores_batches_in_it_and_keeps_their_order(node: ServedNode) -> None:

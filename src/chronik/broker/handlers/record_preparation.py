@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from chronik.metadata.config_definitions import LONG_MAX
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import BatchInfo, Compression, batch_magic, parse_batches
 from chronik.protocol.records.legacy import upconvert
@@ -60,11 +61,13 @@ def prepare(records: Buffer | list[Buffer] | None, settings: TopicSettings, vers
     codec = CODECS.get(settings.compression_type)
     if codec is not None and any(needs_reencoding(info, codec) for info in batches):
         return Prepared(records, None)
-    if settings.compact:
+    oldest_ms = _oldest_ms(settings, now_ms)
+    if settings.compact or (oldest_ms is not None and any(info.record_count > 1 for info in batches)):
         for info in batches:
             if info.compression is not Compression.NONE or info.size > CHECKED_INLINE_BYTES_MAX:
                 return Prepared(records, None)
-            check_records(records[info.position : info.end], require_keys=True)
+            view = records[info.position : info.end]
+            check_records(view, require_keys=settings.compact, oldest_ms=oldest_ms)
     _apply_timestamps(records, batches, settings, now_ms)
     return Prepared(records, batches)
 
@@ -83,10 +86,19 @@ def convert(records: Buffer, settings: TopicSettings, version: int, now_ms: int)
             compression=CODECS.get(settings.compression_type),
             level=settings.compression_level,
             require_keys=settings.compact,
+            oldest_ms=_oldest_ms(settings, now_ms),
         )
     converted = parse_batches(made, check_crc=False)
     _apply_timestamps(memoryview(made), converted, settings, now_ms)
     return made, converted
+
+
+def _oldest_ms(settings: TopicSettings, now_ms: int) -> int | None:
+    """The earliest time a record may have, where the topic limits it: then every record has to be looked at, since a
+    batch's header names the time of its first only."""
+    if settings.log_append_time or settings.message_timestamp_before_max_ms == LONG_MAX:
+        return None
+    return now_ms - settings.message_timestamp_before_max_ms
 
 
 def _parsed(records: memoryview, version: int) -> list[BatchInfo]:

@@ -17,6 +17,7 @@ from chronik.protocol.records.header import (
     HEADER_SIZE,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    NO_TIMESTAMP,
     BatchInfo,
     Buffer,
     crc32c,
@@ -55,6 +56,7 @@ def reencode(
     level: int | None = None,
     log_append_time: int | None = None,
     require_keys: bool = False,
+    oldest_ms: int | None = None,
     limit: int = MAX_DECOMPRESSED_BYTES,
 ) -> bytearray:
     """A copy of the batch with another codec and, or, LogAppendTime; offsets, producer and records stay as they are.
@@ -63,7 +65,7 @@ def reencode(
     `check_records`, since nothing but whole records should get a fresh checksum. Raises KafkaError.
     """
     info, payload = batch_payload(batch, limit=limit)
-    _check_decoded(info, payload, require_keys=require_keys)
+    _check_decoded(info, payload, require_keys=require_keys, oldest_ms=oldest_ms)
     if not needs_reencoding(info, compression):
         made = bytearray(batch[: info.size])
     else:
@@ -78,17 +80,24 @@ def reencode(
     return made
 
 
-def check_records(batch: Buffer, *, require_keys: bool = False, limit: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:
+def check_records(
+    batch: Buffer,
+    *,
+    require_keys: bool = False,
+    oldest_ms: int | None = None,
+    limit: int = MAX_DECOMPRESSED_BYTES,
+) -> list[Record]:
     """Validate every record of a batch from a client, and return them.
 
     Beyond what decoding checks, offsets must count up from the base offset without a gap; with `require_keys`, as on a
-    compacted topic, every record needs a key. Raises KafkaError(INVALID_RECORD), or CORRUPT_MESSAGE.
+    compacted topic, every record needs a key; none may have a time before `oldest_ms`. Raises
+    KafkaError(INVALID_RECORD), INVALID_TIMESTAMP or CORRUPT_MESSAGE.
     """
     info, payload = batch_payload(batch, limit=limit)
-    return _check_decoded(info, payload, require_keys=require_keys)
+    return _check_decoded(info, payload, require_keys=require_keys, oldest_ms=oldest_ms)
 
 
-def _check_decoded(info: BatchInfo, payload: bytes, *, require_keys: bool) -> list[Record]:
+def _check_decoded(info: BatchInfo, payload: bytes, *, require_keys: bool, oldest_ms: int | None) -> list[Record]:
     if info.record_count > MAX_RECORDS_CHECKED:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
@@ -108,6 +117,12 @@ def _check_decoded(info: BatchInfo, payload: bytes, *, require_keys: bool) -> li
             raise KafkaError(
                 ErrorCode.INVALID_RECORD,
                 f"record {expected - info.base_offset} of the batch has no key, which a compacted topic needs",
+            )
+        if oldest_ms is not None and NO_TIMESTAMP != record.timestamp < oldest_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"record {expected - info.base_offset} of the batch has timestamp {record.timestamp}; the topic allows "
+                f"none before {oldest_ms} (message.timestamp.before.max.ms)",
             )
         expected += 1
     return records
