@@ -99,10 +99,7 @@ class ConfigDef(msgspec.Struct, frozen=True):
         if self.type in _INTEGER_LIMITS:
             return self._integer(text)
         if self.type == ConfigType.DOUBLE:
-            try:
-                return float(text)
-            except ValueError:
-                raise self._invalid(text, "Not a number of type DOUBLE") from None
+            return self._fraction(text)
         if self.type == ConfigType.LIST:
             return tuple(part.strip() for part in text.split(",")) if text else ()
         return text
@@ -113,6 +110,11 @@ class ConfigDef(msgspec.Struct, frozen=True):
             raise self._invalid(text, f"Not a number of type {self.type.name}")
         return int(text)
 
+    def _fraction(self, text: str) -> float:
+        if not _FRACTION.match(text):  # `float` takes more: NaN, which is neither below a limit nor above it
+            raise self._invalid(text, "Not a number of type DOUBLE")
+        return float(text)
+
     def _invalid(self, text: str, problem: str) -> KafkaError:
         shown = "[hidden]" if self.sensitive else text
         return KafkaError(ErrorCode.INVALID_CONFIG, f"Invalid value {shown} for configuration {self.name}: {problem}")
@@ -120,6 +122,7 @@ class ConfigDef(msgspec.Struct, frozen=True):
 
 _INTEGER_LIMITS = {ConfigType.INT: INT_MAX, ConfigType.SHORT: SHORT_MAX, ConfigType.LONG: LONG_MAX}
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}\Z")
+_FRACTION = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?\Z")
 
 
 def at_least(minimum: float) -> Check:

@@ -118,6 +118,8 @@ BAD_VALUES = [
     ("compression.lz4.level", "18", "no more than 17"),
     ("min.cleanable.dirty.ratio", "1.1", "no more than 1"),
     ("min.cleanable.dirty.ratio", "half", "Not a number of type DOUBLE"),
+    ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
+    ("min.cleanable.dirty.ratio", "0_1", "Not a number of type DOUBLE"),
     ("message.timestamp.type", "Now", "String must be one of: CreateTime, LogAppendTime"),
     ("leader.replication.throttled.replicas", "0-1", "[partitionId]:[brokerId]"),
     ("min.insync.replicas", "0", "Value must be at least 1"),
@@ -147,6 +149,8 @@ def test_a_bad_value_is_refused_in_kafkas_words(name: str, value: str, message: 
         ("follower.replication.throttled.replicas", "0:1,1:2"),
         ("retention.ms", " 5 "),
         ("preallocate", "TRUE"),
+        ("min.cleanable.dirty.ratio", ".5"),
+        ("min.cleanable.dirty.ratio", "5.0E-1"),
     ],
 )
 def test_what_kafka_takes_is_taken(name: str, value: str) -> None:
