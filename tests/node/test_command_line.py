@@ -56,6 +56,8 @@ def test_lines_are_produced_and_consumed(at: tuple[str, str], topic: str, codec:
         (("topic", "alter", "x"), "nothing to change"),
         (("topic", "delete", "no-such-topic"), "no-such-topic"),
         (("consume", "x-no-topic", "--from", "yesterday"), ""),
+        (("consume", "t", "--max=-1"), "use 0 or more"),
+        (("consume", "t", "--timeout=-0.5"), "use 0 or more"),
         (("produce", "x", "--acks", "2"), "all, 1 or 0"),
         (("produce", "x", "--compression", "rar"), "gzip"),
     ],

@@ -37,6 +37,9 @@ def consume(
     json: AsJson = False,
 ) -> None:
     """Print the records of a topic, a line each."""
+    for option, number in (("--max", max_), ("--timeout", timeout)):
+        if number is not None and number < 0:
+            fail(f"{option} {number}: use 0 or more")
     isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
     try:
         with open_cluster(bootstrap) as cluster:
