@@ -23,7 +23,8 @@ SESSION_MS = 3000
 WAIT_S = 20.0
 STUCK_S = 10.0
 """librdkafka can wait for ever for a group coordinator that is gone, whatever its timeout says (librdkafka issues 5456
-and 5511): then the stage ends, as if it were killed, and is started again."""
+and 5511): it decommissions a node that the metadata does not list, and never lets go of a request that waits for its
+connection. Then the stage ends, as if it were killed, and is started again."""
 
 
 class Stage:
