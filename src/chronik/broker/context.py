@@ -12,8 +12,11 @@ from concurrent.futures import Executor
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from chronik.broker.fetch_sessions import FetchSessions
 from chronik.broker.metrics import BrokerMetrics
+from chronik.broker.produce_answers import ProduceAnswers
 from chronik.broker.producer_ids import ProducerIds
 from chronik.broker.quorum import Quorum
 from chronik.broker.topic_descriptions import TopicDescriptions
@@ -77,6 +80,7 @@ class Services:
         self.fetch_budget: Callable[[], int] = lambda: self.fetch_max_bytes  # the listener's account, once there is one
         self.topic_descriptions = TopicDescriptions(store.image)
         self.encoded_metadata: dict[tuple[int, bool, bool], tuple[tuple[int, int], EncodedResponse]] = {}
+        self.produce_answers = ProduceAnswers()
         self.placement_cursor = Cursor(random.randrange(1 << 16))
         self.producer_ids = ProducerIds(config.node_id, store)
         self.apis: Sequence[tuple[int, int, int]] = ()  # (key, lowest, highest version) of what the router serves
@@ -135,38 +139,18 @@ class EncodedResponse:
         return [first, *self._rest]
 
 
-class RequestContext:
+class RequestContext(msgspec.Struct, eq=False):
     """One request: which version of which API, from whom, and the services to answer it with."""
 
-    __slots__ = (
-        "api_key",
-        "api_version",
-        "client_id",
-        "connection",
-        "correlation_id",
-        "outcome",
-        "services",
-        "started",
-    )
-
-    def __init__(
-        self,
-        services: Services,
-        connection: Connection,
-        api_key: int,
-        api_version: int,
-        correlation_id: int,
-        client_id: str | None,
-        started: float,
-    ) -> None:
-        self.services = services
-        self.connection = connection
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.started = started
-        self.outcome = 0  # the Kafka error code that the metrics count; handlers with errors per item set it
+    services: Services
+    connection: Connection
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    started: float
+    outcome: int = 0
+    """The Kafka error code that the metrics count; handlers with errors per item set it."""
 
     @property
     def store(self) -> MetadataStore:

@@ -161,7 +161,7 @@ class ResponseSender(asyncio.BufferedProtocol):
 
     def _write(self, buffers: Sequence[Buffer]) -> None:
         """Send now or, while requests are being started, together with the responses of the others."""
-        self._corked_bytes += sum(map(len, buffers))
+        self._corked_bytes += len(buffers[0]) if len(buffers) == 1 else sum(map(len, buffers))
         if self._corked is None:
             self._corked = buffers
         else:

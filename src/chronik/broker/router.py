@@ -23,7 +23,7 @@ from typing import Any
 import structlog
 
 from chronik.broker.connection import Connection
-from chronik.broker.context import EncodedResponse, PendingResponse, RequestContext, Services
+from chronik.broker.context import PendingResponse, RequestContext, Services
 from chronik.broker.metrics import ApiMetrics
 from chronik.broker.responses import Slot
 from chronik.broker.table import SERVED_APIS, ServedApi
@@ -121,11 +121,11 @@ class Router:
                 return
         if result is None:
             self._count(route, ctx, None)
+        elif result.__class__ is list:  # a whole frame, which the handler knows how to make for less
+            self._count(route, ctx, None)
+            connection.respond(result)
         elif result.__class__ is PendingResponse:
             self._await_pending(route, ctx, request, result)
-        elif result.__class__ is EncodedResponse:
-            self._count(route, ctx, None)
-            connection.respond(result.addressed(ctx.correlation_id))
         elif result.__class__ is CoroutineType:
             self._start_task(route, ctx, request, result)
         else:
@@ -220,7 +220,9 @@ class Router:
 
     def _count(self, route: Route, ctx: RequestContext, response: Message | None) -> None:
         seconds = perf_counter() - ctx.started
-        outcome = ctx.outcome or getattr(response, "error_code", 0)
+        outcome = ctx.outcome
+        if not outcome and response is not None:
+            outcome = getattr(response, "error_code", 0)
         route.metrics.observe(seconds, outcome)
         if self._debug:
             log.debug(

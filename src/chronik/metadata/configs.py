@@ -240,11 +240,16 @@ class ConfigView:
     def topic_settings(self, topic: str) -> TopicSettings:
         """A topic's typed settings. A topic the image does not know has the defaults. Cheap enough for hot paths:
         topics with the same configs share one value, kept until broker settings change."""
-        self._drop_stale()
+        if self._image.broker_configs_version != self._cached_version:
+            self._drop_stale()
         info = self._image.topics.get(topic)
-        if info is not None and topic == _TRANSACTION_TOPIC:
+        if info is None:
+            return self._settings_for(_NO_CONFIGS)
+        if topic == _TRANSACTION_TOPIC:
             return self._transaction_topic_settings(info)
-        return self._settings_for(info.configs if info is not None else _NO_CONFIGS)
+        if not info.configs and self._inherited is not None:
+            return self._inherited
+        return self._settings_for(info.configs)
 
     def topic_values(self, topic: TopicInfo) -> dict[str, Value]:
         """The same by config name, for those who pick a few settings and cache what they make of them."""

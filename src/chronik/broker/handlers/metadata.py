@@ -36,7 +36,7 @@ from chronik.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from chronik.protocol.wire import ZERO_UUID
+from chronik.protocol.wire import ZERO_UUID, Buffer
 
 FIRST_VERSION_WITH_CHOICE_OF_CREATION = 4
 FIRST_VERSION_WITH_TOPIC_IDS_ASKED = 12
@@ -50,7 +50,7 @@ KEPT_ENCODED_FROM_TOPICS = 100
 KEPT_ENCODED_MAX = 8
 """Such answers kept: one per version and kind of request."""
 
-Answer = MetadataResponse | EncodedResponse | Coroutine[Any, Any, MetadataResponse]
+Answer = MetadataResponse | list[Buffer] | Coroutine[Any, Any, MetadataResponse]
 
 
 def metadata(request: MetadataRequest, ctx: RequestContext) -> Answer:
@@ -102,7 +102,7 @@ async def _create_and_answer(request: MetadataRequest, ctx: RequestContext, miss
     return _response(request, ctx, _named_topics(ctx, request.topics, errors))
 
 
-def _everything(request: MetadataRequest, ctx: RequestContext) -> MetadataResponse | EncodedResponse:
+def _everything(request: MetadataRequest, ctx: RequestContext) -> MetadataResponse | list[Buffer]:
     services = ctx.services
     image = services.store.image
     if len(image.topics) < KEPT_ENCODED_FROM_TOPICS:
@@ -115,12 +115,12 @@ def _everything(request: MetadataRequest, ctx: RequestContext) -> MetadataRespon
     state = (image.version, controller_id(services))
     kept = services.encoded_metadata.get(kind)
     if kept is not None and kept[0] == state:
-        return kept[1]
+        return kept[1].addressed(ctx.correlation_id)
     encoded = EncodedResponse(encode_response(_response(request, ctx, _all_topics(ctx)), ctx.api_version, 0))
     if len(services.encoded_metadata) >= KEPT_ENCODED_MAX:
         services.encoded_metadata.clear()
     services.encoded_metadata[kind] = (state, encoded)
-    return encoded
+    return encoded.addressed(ctx.correlation_id)
 
 
 # --- describing ------------------------------------------------------------------------------------------------------

@@ -22,12 +22,14 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import structlog
 
 from chronik.broker.context import PendingResponse, RequestContext
 from chronik.broker.handlers import transaction_verification as verification
 from chronik.broker.handlers.leader_hints import OUT_OF_TOUCH_S, current_leader, is_about_leadership, is_out_of_touch
-from chronik.broker.handlers.record_preparation import Prepared, convert, prepare
+from chronik.broker.handlers.record_preparation import convert, prepare, sent_records
+from chronik.broker.produce_answers import FIRST_VERSION_WITH_ALL_NUMBERS
 from chronik.metadata.model import INTERNAL_TOPICS
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.produce import (
@@ -40,6 +42,7 @@ from chronik.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from chronik.protocol.records.header import TRANSACTIONAL_FLAG, BatchInfo
+from chronik.protocol.wire import Buffer
 
 if TYPE_CHECKING:
     from chronik.metadata.model import TopicInfo
@@ -53,7 +56,7 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 ADMIN_CLIENT_ID = "__admin_client"
 """The client id whose writes to internal topics are let through, as in Kafka."""
 
-Answer = ProduceResponse | PendingResponse | Coroutine[Any, Any, ProduceResponse | None] | None
+Answer = ProduceResponse | list[Buffer] | PendingResponse | Coroutine[Any, Any, ProduceResponse | None] | None
 
 
 def produce(request: ProduceRequest, ctx: RequestContext) -> Answer:
@@ -61,11 +64,16 @@ def produce(request: ProduceRequest, ctx: RequestContext) -> Answer:
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     run = _ProduceRun(request, ctx)
-    if run.prepare_all():
-        run.append_all()
-        return run.answer()
-    run.keep_records()
-    return run.finish_slowly()
+    if not run.prepare_all():
+        run.keep_records()
+        return run.finish_slowly()
+    run.append_all()
+    answer = run.answer()
+    if answer.__class__ is ProduceResponse and not ctx.outcome and ctx.api_version >= FIRST_VERSION_WITH_ALL_NUMBERS:
+        topics = answer.responses
+        if len(topics) == 1 and len(topics[0].partition_responses) == 1:
+            return [ctx.services.produce_answers.frame(ctx.api_version, ctx.correlation_id, topics[0])]
+    return answer
 
 
 def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None:
@@ -89,20 +97,16 @@ def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceRespons
     )
 
 
-class _Item:
+class _Item(msgspec.Struct, eq=False):
     """One partition of the request that has passed its checks."""
 
-    __slots__ = ("answer", "asks", "partition", "prepared", "settings", "verification")
-
-    def __init__(
-        self, answer: PartitionProduceResponse, partition: Partition, prepared: Prepared, settings: TopicSettings
-    ) -> None:
-        self.answer = answer
-        self.partition = partition
-        self.prepared = prepared
-        self.settings = settings
-        self.asks = False  # whether the coordinator of its transaction has to confirm it
-        self.verification: int | None = None  # the log's token for that, where it needs one
+    answer: PartitionProduceResponse
+    partition: Partition
+    settings: TopicSettings
+    data: memoryview
+    batches: list[BatchInfo] | None  # None where `data` has to be converted first
+    asks: bool = False  # whether the coordinator of its transaction has to confirm it
+    verification: int | None = None  # the log's token for that, where it needs one
 
 
 class _ProduceRun:
@@ -146,12 +150,13 @@ class _ProduceRun:
                 answers.append(answer)
                 try:
                     partition = services.replicas.partition(name, data.index)
-                    prepared = prepare(data.records, settings, version, self._now_ms)
+                    records = sent_records(data.records)
+                    batches = prepare(records, settings, version, self._now_ms)
                 except KafkaError as error:
                     self._refuse(answer, error, name)
                     continue
-                item = _Item(answer, partition, prepared, settings)
-                if prepared.batches is None or self._must_ask(item, prepared.batches[0]):
+                item = _Item(answer, partition, settings, records, batches)
+                if batches is None or (batches[0].attributes & TRANSACTIONAL_FLAG and self._must_ask(item, batches[0])):
                     inline = False
                 self._items.append(item)
         return inline
@@ -175,7 +180,7 @@ class _ProduceRun:
     def keep_records(self) -> None:
         """Copy what was sent: views of the frame do not outlive the handler's return."""
         for item in self._items:
-            item.prepared.data = memoryview(bytearray(item.prepared.data))
+            item.data = memoryview(bytearray(item.data))
 
     def _must_ask(self, item: _Item, batch: BatchInfo) -> bool:
         """Whether the coordinator has to be asked: the first batch of a transaction in this partition joins it, or for
@@ -201,7 +206,7 @@ class _ProduceRun:
         if not asked:
             return
         refused = await verification.confirm(
-            self._ctx, self._request.transactional_id, [(item.partition, item.prepared.batches or []) for item in asked]
+            self._ctx, self._request.transactional_id, [(item.partition, item.batches or []) for item in asked]
         )
         for item, refusal in zip(asked, refused, strict=True):
             if refusal is not None:
@@ -213,18 +218,17 @@ class _ProduceRun:
         version = self._ctx.api_version
         ready: list[_Item] = []
         for item in self._items:
-            prepared = item.prepared
-            if prepared.conversion:
+            if item.batches is None:
                 try:
-                    made, prepared.batches = await loop.run_in_executor(
-                        self._ctx.services.executor, convert, prepared.data, item.settings, version, self._now_ms
+                    made, item.batches = await loop.run_in_executor(
+                        self._ctx.services.executor, convert, item.data, item.settings, version, self._now_ms
                     )
-                    prepared.data = memoryview(made)
+                    item.data = memoryview(made)
                 except KafkaError as error:
                     self._refuse(item.answer, error, item.partition.topic)
                     continue
-                if prepared.batches:
-                    self._must_ask(item, prepared.batches[0])
+                if item.batches:
+                    self._must_ask(item, item.batches[0])
             ready.append(item)
         self._items = ready
 
@@ -232,16 +236,15 @@ class _ProduceRun:
 
     def append_all(self) -> None:
         """Append what passed its checks; an error stays with its partition."""
-        appended: list[_Item] = []
         metrics = self._ctx.services.metrics
         for item in self._items:
-            prepared, partition, answer = item.prepared, item.partition, item.answer
+            data, partition, answer = item.data, item.partition, item.answer
             try:
                 info = partition.append(
-                    prepared.data,
+                    data,
                     required_acks=self._acks,
                     now_ms=self._now_ms,
-                    batches=prepared.batches,
+                    batches=item.batches,
                     verification=item.verification,
                 )
             except KafkaError as error:
@@ -254,7 +257,7 @@ class _ProduceRun:
                 unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The append failed; the broker's log says why.")
                 self._refuse(answer, unknown, partition.topic)
                 continue
-            metrics.produce_bytes += len(prepared.data)
+            metrics.produce_bytes += len(data)
             answer.base_offset = info.base_offset
             answer.log_start_offset = info.log_start_offset
             if item.settings.log_append_time:
@@ -263,8 +266,6 @@ class _ProduceRun:
                 committed = partition.committed(info.last_offset + 1)
                 if committed is not None:
                     self._waits[committed] = item
-            appended.append(item)
-        self._items = appended
 
     # --- answering ----------------------------------------------------------------------------------------------
 

@@ -36,40 +36,34 @@ _CURRENT_MAGIC = 2
 _LOG_APPEND_TIME_FLAG = 0x08
 
 
-class Prepared:
-    """Batches that can be appended, or a copy of what came that has to be converted first."""
-
-    __slots__ = ("batches", "conversion", "data")
-
-    def __init__(self, data: memoryview, batches: list[BatchInfo] | None) -> None:
-        self.data = data
-        self.batches = batches
-        self.conversion = batches is None
-
-
-def prepare(records: Buffer | list[Buffer] | None, settings: TopicSettings, version: int, now_ms: int) -> Prepared:
-    """Check what a client sent for one partition; raises KafkaError when the log must not take it.
-
-    `data` of the result is a view of the request's own frame, stamped in place where the topic has LogAppendTime.
-    """
+def sent_records(records: Buffer | list[Buffer] | None) -> memoryview:
+    """The records field of a partition, a view of the request's own frame; raises KafkaError when it is empty."""
     if not records or not isinstance(records, memoryview):
         raise KafkaError(ErrorCode.INVALID_RECORD, "a produce request must carry at least one record per partition")
+    return records
+
+
+def prepare(records: memoryview, settings: TopicSettings, version: int, now_ms: int) -> list[BatchInfo] | None:
+    """Check what a client sent for one partition; raises KafkaError when the log must not take it.
+
+    Returns the batches, stamped in place where the topic has LogAppendTime; None when they have to be converted first.
+    """
     if version < FIRST_VERSION_OF_BATCHES and batch_magic(records) < _CURRENT_MAGIC:
-        return Prepared(records, None)
+        return None
     batches = _parsed(records, version)
     check_produce(batches, version)
     codec = CODECS.get(settings.compression_type)
     if codec is not None and any(needs_reencoding(info, codec) for info in batches):
-        return Prepared(records, None)
+        return None
     oldest_ms = _oldest_ms(settings, now_ms)
     if settings.compact or (oldest_ms is not None and any(info.record_count > 1 for info in batches)):
         for info in batches:
             if info.compression is not Compression.NONE or info.size > CHECKED_INLINE_BYTES_MAX:
-                return Prepared(records, None)
+                return None
             view = records[info.position : info.end]
             check_records(view, require_keys=settings.compact, oldest_ms=oldest_ms)
     _apply_timestamps(records, batches, settings, now_ms)
-    return Prepared(records, batches)
+    return batches
 
 
 def convert(records: Buffer, settings: TopicSettings, version: int, now_ms: int) -> tuple[bytearray, list[BatchInfo]]:
@@ -112,15 +106,13 @@ def _parsed(records: memoryview, version: int) -> list[BatchInfo]:
 
 def _apply_timestamps(view: memoryview, batches: list[BatchInfo], settings: TopicSettings, now_ms: int) -> None:
     """Refuse timestamps that the topic does not allow, or replace them by ours where the topic says so."""
+    if not settings.log_append_time:
+        before_max_ms = settings.message_timestamp_before_max_ms
+        after_max_ms = settings.message_timestamp_after_max_ms
+        for info in batches:
+            check_timestamps(info, now_ms=now_ms, before_max_ms=before_max_ms, after_max_ms=after_max_ms)
+        return
     for info in batches:
-        if settings.log_append_time:
-            set_log_append_time(view[info.position : info.end], now_ms)
-            info.attributes |= _LOG_APPEND_TIME_FLAG
-            info.max_timestamp = now_ms
-        else:
-            check_timestamps(
-                info,
-                now_ms=now_ms,
-                before_max_ms=settings.message_timestamp_before_max_ms,
-                after_max_ms=settings.message_timestamp_after_max_ms,
-            )
+        set_log_append_time(view[info.position : info.end], now_ms)
+        info.attributes |= _LOG_APPEND_TIME_FLAG
+        info.max_timestamp = now_ms
