@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from chronik.client import Cluster, TopicPartition
 from chronik.client.admin.topics import create_partitions, delete_records
+from chronik.pipeline.sql.sql_errors import explain
 from harness.node_process import NodeProcess
 from harness.waiting import eventually
 
@@ -107,6 +108,30 @@ def test_offsets_that_went_away_between_runs_stop_the_query_or_leave_a_gap(
     assert streams.rows == [(0, 0, "0"), (0, 1, "1"), (0, 4, "4")]
 
 
+@pytest.mark.parametrize(
+    ("options", "schema", "said"),
+    [
+        ({"endingOffsets": "latest"}, None, "endingoffsets is for batch reads"),
+        ({}, "offset string", "column offset of a topic is bigint, not string"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_said(
+    spark: SparkSession,
+    node: NodeProcess,
+    streams: Streams,
+    topic: Callable[..., str],
+    options: dict[str, str],
+    schema: str | None,
+    said: str,
+) -> None:
+    where = {"kafka.bootstrap.servers": node.bootstrap, "subscribe": topic(), **options}
+    reader = spark.readStream.format("chronik").options(**where)
+    frame = (reader.schema(schema) if schema else reader).load()
+    with pytest.raises(PySparkException) as raised:
+        streams.gather(frame)
+    assert said in explain(raised.value)
+
+
 def test_rows_become_records_with_key_headers_partition_and_topic_of_their_own(
     spark: SparkSession, node: NodeProcess, topic: Callable[..., str]
 ) -> None:
@@ -126,6 +151,9 @@ def test_rows_become_records_with_key_headers_partition_and_topic_of_their_own(
 
     with pytest.raises(PySparkException, match="column named value is needed"):
         rows.select("topic").write.format("chronik").options(**where).mode("append").save()
+    nameless = "array(named_struct('key', CAST(NULL AS STRING), 'value', CAST('x' AS BINARY))) AS headers"
+    with pytest.raises(PySparkException, match="a header without a key"):
+        rows.selectExpr("topic", "value", nameless).write.format("chronik").options(**where).mode("append").save()
     with pytest.raises(PySparkException, match="exactly_once is for streams"):
         rows.write.format("chronik").options(**where).option("delivery", "exactly_once").mode("append").save()
     with pytest.raises(PySparkException, match="cannot be overwritten"):

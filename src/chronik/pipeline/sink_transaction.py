@@ -96,7 +96,9 @@ class SinkTransaction:
         """Take the transactional id: whatever an earlier run left open is aborted, and that run is fenced."""
 
         def check(answer: InitProducerIdResponse) -> None:
-            raise_for_code(answer.error_code, f"beginning a transaction of {self.name}")
+            too_long = f"kafka.transaction.timeout.ms={self.timeout_ms} is more than transaction.max.timeout.ms allows"
+            said = too_long if answer.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT else None
+            raise_for_code(answer.error_code, f"beginning a transaction of {self.name}", said)
 
         request = InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=self.timeout_ms)
         answer = self.cluster.call_coordinator(TRANSACTION, self.name, request, InitProducerIdResponse, check=check)
@@ -315,6 +317,8 @@ def _try_to_abort(transaction: SinkTransaction) -> None:
     try:
         transaction.abort()
     except (KafkaError, ClientError) as error:
+        if isinstance(error, KafkaError) and error.code == ErrorCode.INVALID_TXN_STATE:
+            return  # none is open: it failed before anything was added to it, or it was committed
         log.warning("the transaction of %s stays open until it times out: %s", transaction.name, error)
 
 

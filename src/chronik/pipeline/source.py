@@ -37,9 +37,12 @@ class ChronikDataSource(DataSource):
         return BatchReader(read_options(self.options), columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from chronik.pipeline.stream_reader import StreamReader
+        from chronik.pipeline.stream_reader import RefusedStream, StreamReader
 
-        return StreamReader(stream_options(self.options), columns_of(schema))
+        try:
+            return StreamReader(stream_options(self.options), columns_of(schema))
+        except OptionError as error:
+            return RefusedStream(str(error))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from chronik.pipeline.writer import BatchWriter, RecordWriter

@@ -16,7 +16,7 @@ from chronik.client import LATEST, Cluster, TopicPartition
 from chronik.pipeline.batch_reader import RangesPartition, read_task
 from chronik.pipeline.positions import check_not_lost, latest, partitions_of, resolve
 from chronik.pipeline.ranges import OffsetRange, deal, share
-from chronik.pipeline.source_options import Position, ReadOptions
+from chronik.pipeline.source_options import OptionError, Position, ReadOptions
 
 StreamOffset = dict[str, dict[str, int]]
 
@@ -86,6 +86,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self) -> dict[TopicPartition, int]:
         cluster = self._connected()
         return latest(cluster, partitions_of(cluster, self.options.subscription), self.options.isolation)
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Says why a stream cannot be read when it is asked for its first offsets; said earlier, Spark would lose it."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def initialOffset(self) -> StreamOffset:
+        raise OptionError(self._why)
+
+    def latestOffset(self, *_: object) -> StreamOffset:
+        raise OptionError(self._why)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise OptionError(self._why)
 
 
 def as_offset(positions: Mapping[TopicPartition, int]) -> StreamOffset:

@@ -86,6 +86,8 @@ def records_of(batch: pa.RecordBatch, options: WriteOptions) -> Iterator[RowReco
         if topic is None:
             raise OptionError("a row has no topic; set the option topic, or fill the column topic in every row")
         named = [(header["key"], header["value"]) for header in headers or ()]
+        if any(name is None for name, _ in named):
+            raise OptionError("a row has a header without a key; every header of a record needs one")
         yield RowRecord(topic, partition, key, value, named)
 
 
