@@ -103,6 +103,9 @@ def status(*, bootstrap: Bootstrap = None, json: AsJson = False) -> None:
 
 def _show_cluster(view: dict[str, Any]) -> None:
     print(f"cluster {view['cluster_id'] or 'not known yet'}, controller {view['controller'] or 'none'}")
+    voters, reachable = len(view["voters"]), view["voters_reachable"]
+    if reachable <= voters // 2:
+        print(f"no quorum: node {view['node_id']} reaches {reachable} of {voters} voters; start the others")
 
 
 @app.command

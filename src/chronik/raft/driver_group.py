@@ -12,6 +12,11 @@ from chronik.raft.driver_status import NO_MEMBER_YET, no_member
 from chronik.raft.driver_waiting import Waiting
 from chronik.raft.state import Role
 from chronik.raft.transport import PeerTransport
+from chronik.raft.types import UNKNOWN_DIRECTORY, Member
+
+
+def _has_vote(voter: Member, folder: bytes | None) -> bool:
+    return folder is None or voter.directory_id in (UNKNOWN_DIRECTORY, folder)
 
 
 class Group:
@@ -68,11 +73,11 @@ class Group:
             self._changes.pop(future, None)
 
     def voters_reachable(self) -> int:
-        """Voters that answer, this node included if it is one."""
-        peers = self.transport.peers()
-        voters = self.core.configuration.voters
-        own = self.core.node_id
-        return sum(1 for v in voters if v == own or (v in peers and peers[v].reachable))
+        """Voters that answer, this node included if it is one. Who came back with another data folder has no vote."""
+        folders = {peer.node_id: peer.directory_id for peer in self.transport.peers().values() if peer.reachable}
+        folders[self.core.node_id] = self.transport.identity.directory_id
+        voters = self.core.configuration.voters.values()
+        return sum(1 for voter in voters if voter.node_id in folders and _has_vote(voter, folders[voter.node_id]))
 
     def explain(self) -> str:
         """Why nothing can be agreed upon at the moment, as far as this node can see."""

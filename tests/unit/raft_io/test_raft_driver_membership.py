@@ -199,6 +199,7 @@ async def test_a_wiped_voter_neither_votes_nor_counts_until_it_is_added_again(th
     ticks = third.driver._observer.ticks
     await eventually(lambda: third.driver._observer.ticks > ticks + 40, "time for several elections")
     assert third.driver.leader_id == wiped.driver.leader_id == 0, "an emptied voter must not make a majority"
+    assert {node.driver.status().problem for node in (third, wiped)} == {"no quorum: 1 of 3 voters reachable"}
     await leader.start()
     await three.leader()
     await three[third.node_id].driver.add_voter(wiped.node_id, 10)
