@@ -120,6 +120,7 @@ class Administration:
                 f"Node {node_id} still holds {held} replicas; move them with `chronik cluster drain {node_id}` first, "
                 "or give them up with --force.",
             )
+        self._require_others(node_id)
         (await self.store.propose(RemoveNode(node_id), timeout_s)).raise_for_error()
         gone = await self._eventually(lambda: node_id not in self._members(), timeout_s)
         return {"node_id": node_id, "removed": gone}
@@ -134,6 +135,17 @@ class Administration:
                 return False
             await self.store.wait_until(lambda image: condition(), min(left_s, MEMBERS_LOOK_S))
         return True
+
+    def _require_others(self, node_id: int) -> None:
+        """Were those that are left no quorum, the removal could never be completed, nor anything else."""
+        raft = self.raft.status()
+        if node_id in raft.configuration.voters and not raft.has_quorum_without(node_id):
+            rest = ", ".join(str(voter) for voter in sorted(raft.configuration.voters) if voter != node_id)
+            why = f"the voters that are left ({rest}) would be no quorum" if rest else "it is the only voter"
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Node {node_id} cannot be removed now: {why}; add or start another node first.",
+            )
 
     def _is_added(self, broker: BrokerInfo) -> bool:
         """Whether it votes with the folder it has now, as the controller has confirmed."""

@@ -72,6 +72,12 @@ class RaftStatus(msgspec.Struct, frozen=True):
         """Whether a majority of the voters can be reached from here, this node included."""
         return self.voters_reachable > self.voters // 2
 
+    def has_quorum_without(self, node_id: int) -> bool:
+        """Whether the other voters could go on if this one were removed: a majority of them is reachable from here."""
+        rest = [voter for voter in self.configuration.voters if voter != node_id]
+        able = {peer.node_id for peer in self.peers.values() if peer.reachable and peer.same_folder is not False}
+        return sum(1 for voter in rest if voter == self.node_id or voter in able) > len(rest) // 2
+
     @property
     def problem(self) -> str | None:
         """Why this node cannot take part in agreeing on anything, if so: a sentence for a health page."""

@@ -23,9 +23,13 @@ TIMEOUT_S = 5.0
 class RaftDouble:
     """A group that has no members but the first three."""
 
+    def __init__(self, voters: tuple[int, ...] = (1, 2, 3), *, quorum: bool = True) -> None:
+        self.voters = voters
+        self.quorum = quorum
+
     def status(self) -> Any:
-        voters: dict[int, None] = dict.fromkeys((1, 2, 3))
-        return SimpleNamespace(configuration=SimpleNamespace(voters=voters, observers={}))
+        configuration = SimpleNamespace(voters=dict.fromkeys(self.voters), observers={})
+        return SimpleNamespace(configuration=configuration, has_quorum_without=lambda node_id: self.quorum)
 
 
 async def two_nodes() -> tuple[SharedLog, MetadataStore, MetadataStore]:
@@ -66,6 +70,19 @@ async def test_removing_a_node_that_never_was_a_member_is_refused_and_names_the_
     with pytest.raises(KafkaError, match=r"Node 9 is not a member; the members are 1, 2, 3, 4\."):
         await administration(first).run("remove-node", {"node_id": 9}, TIMEOUT_S)
     assert 9 not in first.image.nodes, "nothing was decided about it"
+
+
+@pytest.mark.parametrize(
+    ("voters", "why"),
+    [((4,), "it is the only voter"), ((1, 4, 7), r"the voters that are left \(1, 7\) would be no quorum")],
+)
+async def test_a_removal_that_would_leave_no_quorum_is_refused(voters: tuple[int, ...], why: str) -> None:
+    _, first, _ = await two_nodes()
+    await move_away_from_4(first)
+    asked = Administration(2, first, RaftDouble(voters, quorum=False))  # type: ignore[arg-type]
+    with pytest.raises(KafkaError, match=f"Node 4 cannot be removed now: {why}; add or start another node first"):
+        await asked.run("remove-node", {"node_id": 4, "force": True}, TIMEOUT_S)
+    assert 4 not in first.image.nodes, "nothing was decided about it"
 
 
 async def test_removing_a_node_again_says_that_it_is_removed() -> None:

@@ -124,6 +124,16 @@ async def test_an_observer_follows_without_a_vote_until_it_is_made_a_voter(three
     assert observers(leader) == []
 
 
+async def test_who_can_be_removed_depends_on_who_would_be_left(three: Cluster) -> None:
+    leader = await three.leader()
+    status = leader.driver.status
+    await eventually(lambda: all(status().has_quorum_without(node_id) for node_id in (1, 2, 3)), "any of three")
+    dead, other = (node for node in list(three.running) if node is not leader)
+    await dead.crash()
+    await eventually(lambda: not status().has_quorum_without(other.node_id), "one of two is no majority")
+    assert status().has_quorum_without(dead.node_id), "the dead one can go"
+
+
 async def test_a_voter_is_removed_and_the_rest_goes_on(three: Cluster) -> None:
     leader = await three.leader()
     gone = next(node for node in three.running if node is not leader)
@@ -200,6 +210,7 @@ async def test_a_wiped_voter_neither_votes_nor_counts_until_it_is_added_again(th
     await eventually(lambda: third.driver._observer.ticks > ticks + 40, "time for several elections")
     assert third.driver.leader_id == wiped.driver.leader_id == 0, "an emptied voter must not make a majority"
     assert {node.driver.status().problem for node in (third, wiped)} == {"no quorum: 1 of 3 voters reachable"}
+    assert not third.driver.status().has_quorum_without(leader.node_id)
     await leader.start()
     await three.leader()
     await three[third.node_id].driver.add_voter(wiped.node_id, 10)
