@@ -19,6 +19,7 @@ from harness.waiting import eventually
 
 ALL = [1, 2, 3]
 ANSWER_LIMIT_S = 1.0
+STAGGER_S = 30.0
 ATTEMPT_S = 3.0
 """A client that was told of a controller that is gone gives up after this long and asks again."""
 
@@ -42,13 +43,38 @@ def create(node: NodeProcess, *topics: str, replication: int = 3, deadline_s: fl
     eventually(attempt, f"{topics} are created through node {node.node_id}", deadline_s)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[::2])
+def all_clients_agree(nodes: list[NodeProcess]) -> ClusterView:
+    """What every node tells every client, new and old: brokers 1, 2 and 3, and the same controller."""
+
+    def agreed() -> ClusterView:
+        view = wait_until_agreed(nodes, brokers=ALL)
+        for node, version in itertools.product(nodes, (None, (0, 10, 0))):
+            assert KafkaPython(node.bootstrap, version).brokers() == (ALL, view.controller), (node.node_id, version)
+        return view
+
+    return eventually(agreed, "kafka-python is told the same as librdkafka, by every node")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_any_start_order_gives_one_cluster(nodes: list[NodeProcess], order: tuple[int, ...]) -> None:
     for position in order:
         nodes[position].start(wait=False).wait_listening()
     wait_until_agreed(nodes, brokers=ALL)
     create(nodes[order[0]], "orders")
-    view = wait_until_agreed(nodes, brokers=ALL)
+    view = all_clients_agree(nodes)
+    assert [name for name, _ in view.topics] == ["orders"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_half_a_minute_between_the_starts_changes_nothing(nodes: list[NodeProcess]) -> None:
+    for node in nodes:
+        node.start(wait=False).wait_listening()
+        if node is not nodes[-1]:
+            until = time.monotonic() + STAGGER_S
+            eventually(lambda at=until: time.monotonic() >= at, "time passes", STAGGER_S + 5)
+    create(nodes[0], "orders")
+    view = all_clients_agree(nodes)
     assert [name for name, _ in view.topics] == ["orders"]
 
 
@@ -71,7 +97,7 @@ def test_a_lonely_node_answers_truthfully_two_of_three_serve_and_the_late_one_ca
     wait_until_agreed(nodes[:2], brokers=[1, 2])
     create(nodes[1], "early", replication=2)
     nodes[2].start(wait=False)
-    view = wait_until_agreed(nodes, brokers=ALL)
+    view = all_clients_agree(nodes)
     assert [name for name, _ in view.topics] == ["early"]
 
 
@@ -91,7 +117,7 @@ def test_old_and_new_clients_see_the_same_cluster_through_every_node(trio: list[
             assert f"from-{node.node_id}" in old.topics()
         finally:
             old.close()
-    agreed = wait_until_agreed(trio, brokers=ALL)
+    agreed = all_clients_agree(trio)
     assert names(agreed, "from-") == ["from-1", "from-2", "from-3"]
 
 
@@ -119,7 +145,7 @@ def kill_controllers(cluster: list[NodeProcess], turns: int) -> None:
             create(node, f"kept-{turn}-during-{node.node_id}", replication=2)
             made.append(f"kept-{turn}-during-{node.node_id}")
         cluster[controller - 1].start(wait=False)
-        view = wait_until_agreed(cluster, brokers=ALL)
+        view = all_clients_agree(cluster)
         assert names(view, "kept-") == sorted(made)
 
 
@@ -131,7 +157,7 @@ def test_all_killed_at_once_come_back_with_everything(trio: list[NodeProcess]) -
         node.kill()
     for node in trio:
         node.start(wait=False)
-    after = wait_until_agreed(trio, brokers=ALL)
+    after = all_clients_agree(trio)
     assert after.topics == before.topics
 
 
@@ -146,7 +172,7 @@ def test_a_paused_controller_is_replaced_and_steps_down_when_it_wakes(trio: list
         assert replaced.controller != paused.node_id
     finally:
         paused.resume()
-    final = wait_until_agreed(trio, brokers=ALL)
+    final = all_clients_agree(trio)
     assert names(final, "while-paused") == ["while-paused"]
 
 
