@@ -17,6 +17,7 @@ import msgspec
 from chronik.broker.fetch_sessions import FetchSessions
 from chronik.broker.metrics import BrokerMetrics
 from chronik.broker.produce_answers import ProduceAnswers
+from chronik.broker.produce_waits import ProduceWaits
 from chronik.broker.producer_ids import ProducerIds
 from chronik.broker.quorum import Quorum
 from chronik.broker.topic_descriptions import TopicDescriptions
@@ -81,6 +82,7 @@ class Services:
         self.topic_descriptions = TopicDescriptions(store.image)
         self.encoded_metadata: dict[tuple[int, bool, bool], tuple[tuple[int, int], EncodedResponse]] = {}
         self.produce_answers = ProduceAnswers()
+        self.produce_waits = ProduceWaits()
         self.placement_cursor = Cursor(random.randrange(1 << 16))
         self.producer_ids = ProducerIds(config.node_id, store)
         self.apis: Sequence[tuple[int, int, int]] = ()  # (key, lowest, highest version) of what the router serves
@@ -103,11 +105,11 @@ class PendingResponse:
         self.exclusive = exclusive
         self.finished = False
         self.on_abandoned: Callable[[], None] | None = None
-        self._response: Message | None = None
-        self._complete: Callable[[Message | None], None] | None = None
+        self._response: Message | list[Buffer] | None = None
+        self._complete: Callable[[Message | list[Buffer] | None], None] | None = None
 
-    def finish(self, response: Message | None) -> None:
-        """Answer. None means that this request gets no response."""
+    def finish(self, response: Message | list[Buffer] | None) -> None:
+        """Answer, with a message or a whole frame. None means that this request gets no response."""
         if self.finished:
             return
         self.finished = True
@@ -116,7 +118,7 @@ class PendingResponse:
         if self._complete is not None:
             self._complete(response)
 
-    def attach(self, complete: Callable[[Message | None], None]) -> None:
+    def attach(self, complete: Callable[[Message | list[Buffer] | None], None]) -> None:
         """Used by the router: where the answer goes."""
         self._complete = complete
         if self.finished:

@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 HANDLERS_PACKAGE = "chronik.broker.handlers"
 
 Handler = Callable[[Any, RequestContext], Any]
+Answer = Message | list[Buffer]
+"""A message, or a whole frame that the handler knows how to make for less."""
 FailureResponse = Callable[[Any, KafkaError], Message | None]
 
 
@@ -121,7 +123,7 @@ class Router:
                 return
         if result is None:
             self._count(route, ctx, None)
-        elif result.__class__ is list:  # a whole frame, which the handler knows how to make for less
+        elif result.__class__ is list:
             self._count(route, ctx, None)
             connection.respond(result)
         elif result.__class__ is PendingResponse:
@@ -141,7 +143,7 @@ class Router:
         pending.attach(lambda response: self._fill(slot, route, ctx, request, response))
 
     def _start_task(
-        self, route: Route, ctx: RequestContext, request: Message, work: Coroutine[Any, Any, Message | None]
+        self, route: Route, ctx: RequestContext, request: Message, work: Coroutine[Any, Any, Answer | None]
     ) -> None:
         slot = ctx.connection.reserve(exclusive=True)
         task = asyncio.get_running_loop().create_task(self._run(slot, route, ctx, request, work))
@@ -154,18 +156,19 @@ class Router:
         route: Route,
         ctx: RequestContext,
         request: Message,
-        work: Coroutine[Any, Any, Message | None],
+        work: Coroutine[Any, Any, Answer | None],
     ) -> None:
+        response: Answer | None
         try:
             response = await work
         except Exception as error:
             response = self._failure(route, ctx, request, error)
         self._fill(slot, route, ctx, request, response)
 
-    def _fill(self, slot: Slot, route: Route, ctx: RequestContext, request: Message, response: Message | None) -> None:
-        if response is None:
+    def _fill(self, slot: Slot, route: Route, ctx: RequestContext, request: Message, response: Answer | None) -> None:
+        if response is None or isinstance(response, list):
             self._count(route, ctx, None)
-            slot.fill(None)
+            slot.fill(response)
         else:
             slot.fill(self._encode(route, ctx, request, response))
 

@@ -27,7 +27,7 @@ import structlog
 
 from chronik.broker.context import PendingResponse, RequestContext
 from chronik.broker.handlers import transaction_verification as verification
-from chronik.broker.handlers.leader_hints import OUT_OF_TOUCH_S, current_leader, is_about_leadership, is_out_of_touch
+from chronik.broker.handlers.leader_hints import current_leader, is_about_leadership, is_out_of_touch
 from chronik.broker.handlers.record_preparation import convert, prepare, sent_records
 from chronik.broker.produce_answers import FIRST_VERSION_WITH_ALL_NUMBERS
 from chronik.metadata.model import INTERNAL_TOPICS
@@ -56,7 +56,8 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 ADMIN_CLIENT_ID = "__admin_client"
 """The client id whose writes to internal topics are let through, as in Kafka."""
 
-Answer = ProduceResponse | list[Buffer] | PendingResponse | Coroutine[Any, Any, ProduceResponse | None] | None
+Reply = ProduceResponse | list[Buffer]
+Answer = Reply | PendingResponse | Coroutine[Any, Any, Reply | None] | None
 
 
 def produce(request: ProduceRequest, ctx: RequestContext) -> Answer:
@@ -68,12 +69,7 @@ def produce(request: ProduceRequest, ctx: RequestContext) -> Answer:
         run.keep_records()
         return run.finish_slowly()
     run.append_all()
-    answer = run.answer()
-    if answer.__class__ is ProduceResponse and not ctx.outcome and ctx.api_version >= FIRST_VERSION_WITH_ALL_NUMBERS:
-        topics = answer.responses
-        if len(topics) == 1 and len(topics[0].partition_responses) == 1:
-            return [ctx.services.produce_answers.frame(ctx.api_version, ctx.correlation_id, topics[0])]
-    return answer
+    return run.answer()
 
 
 def produce_failed(request: ProduceRequest, error: KafkaError) -> ProduceResponse | None:
@@ -112,7 +108,7 @@ class _Item(msgspec.Struct, eq=False):
 class _ProduceRun:
     """One produce request on its way: what each partition answers, and which of them still wait for replicas."""
 
-    __slots__ = ("_acks", "_ctx", "_items", "_now_ms", "_pending", "_request", "_response", "_timer", "_waits")
+    __slots__ = ("_acks", "_ctx", "_deadline", "_items", "_now_ms", "_pending", "_request", "_response", "_waits")
 
     def __init__(self, request: ProduceRequest, ctx: RequestContext) -> None:
         self._ctx = ctx
@@ -123,7 +119,7 @@ class _ProduceRun:
         self._items: list[_Item] = []
         self._waits: dict[asyncio.Future[None], _Item] = {}
         self._pending: PendingResponse | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
 
     # --- preparing ----------------------------------------------------------------------------------------------
 
@@ -189,7 +185,7 @@ class _ProduceRun:
             item.asks, item.verification = verification.begin(self._ctx, item.partition, batch)
         return item.asks
 
-    async def finish_slowly(self) -> ProduceResponse | None:
+    async def finish_slowly(self) -> Reply | None:
         """The slow way: convert on a thread what needs it, ask the coordinator, then append and answer as usual."""
         await self._convert_all()
         await self._ask_coordinator([item for item in self._items if item.asks])
@@ -199,7 +195,7 @@ class _ProduceRun:
             return answer
         finished: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.attach(finished.set_result)
-        response: ProduceResponse | None = await finished
+        response: Reply | None = await finished
         return response
 
     async def _ask_coordinator(self, asked: list[_Item]) -> None:
@@ -269,19 +265,32 @@ class _ProduceRun:
 
     # --- answering ----------------------------------------------------------------------------------------------
 
-    def answer(self) -> ProduceResponse | PendingResponse | None:
+    def answer(self) -> Reply | PendingResponse | None:
         """Now, later, or not at all."""
         if self._acks == ACKS_NONE:
             if self._ctx.outcome:
                 self._close_for_errors()
             return None
         if not self._waits:
-            return self._response
+            return self._reply()
         self._pending = PendingResponse()
-        self._look_after(max(0, self._request.timeout_ms) / 1000)
+        self._deadline = time.monotonic() + max(0, self._request.timeout_ms) / 1000
+        self._ctx.services.produce_waits.enter(self)
         for committed in self._waits:
             committed.add_done_callback(self._committed)
         return self._pending
+
+    def _reply(self) -> Reply:
+        """What is known of all partitions, as a whole frame where it is the commonest there is."""
+        ctx, topics = self._ctx, self._response.responses
+        if (
+            ctx.outcome == 0
+            and ctx.api_version >= FIRST_VERSION_WITH_ALL_NUMBERS
+            and len(topics) == 1
+            and len(topics[0].partition_responses) == 1
+        ):
+            return [ctx.services.produce_answers.frame(ctx.api_version, ctx.correlation_id, topics[0])]
+        return self._response
 
     def _committed(self, future: asyncio.Future[None]) -> None:
         item = self._waits.pop(future, None)
@@ -294,20 +303,14 @@ class _ProduceRun:
         if not self._waits:
             self._finish()
 
-    def _look_after(self, left_s: float) -> None:
+    def look(self, now: float) -> None:
         """Waits for the replicas until the request's time is over, or this node is out of touch with the cluster."""
-        pause_s = min(left_s, OUT_OF_TOUCH_S)
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._look, left_s - pause_s)
-
-    def _look(self, left_s: float) -> None:
         if is_out_of_touch(self._ctx.services):
             self._give_up(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 "This node is cut off from the cluster and can no longer tell whether the write counts; ask another.",
             )
-        elif left_s > 0:
-            self._look_after(left_s)
-        else:
+        elif now >= self._deadline:
             self._give_up(
                 ErrorCode.REQUEST_TIMED_OUT, "The replicas did not confirm the write within the request's timeout."
             )
@@ -320,10 +323,9 @@ class _ProduceRun:
         self._finish()
 
     def _finish(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ctx.services.produce_waits.leave(self)
         assert self._pending is not None
-        self._pending.finish(self._response)
+        self._pending.finish(self._reply())
 
     def _refuse(self, answer: PartitionProduceResponse, error: KafkaError, topic: str) -> None:
         self._ctx.outcome = error.code
