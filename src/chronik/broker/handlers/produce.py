@@ -2,8 +2,8 @@
 
 Versions 0–2 carry message sets of magic 0 and 1, which are stored as batches of magic 2. From version 13 on topics
 are named by id. A batch is stored as it came, except where its topic has a `compression.type` of its own, is
-compacted (every record needs a key) or the batch is in an old format: then its records are decoded off the loop, and
-later requests of the same connection wait, so that order is kept.
+compacted (every record needs a key), limits the age of records, or the batch is in an old format: then its records are
+decoded off the loop, and later requests of the same connection wait, so that order is kept.
 
 acks: 0 gets no response at all, and an error closes the connection; 1 is answered after the append; -1 (all) when the
 in-sync replicas have it, or with REQUEST_TIMED_OUT. The append itself happens before this handler returns, so a
