@@ -128,7 +128,50 @@ for query in queries if "{last}" == "failing" else reversed(queries):
             query.stop()
 
 
-def test_what_cannot_be_run_is_named(spark: SparkSession, node: NodeProcess, warehouse: Path, tmp_path: Path) -> None:
+def test_a_query_that_was_changed_and_cannot_go_on_says_so(
+    spark: SparkSession,
+    node: NodeProcess,
+    topic: Callable[..., str],
+    produce: Callable[..., None],
+    warehouse: Path,
+    tmp_path: Path,
+) -> None:
+    name = topic()
+    script = tmp_path / "counts.py"
+
+    def run(columns: str) -> None:
+        produce(name, [b"one more"])
+        script.write_text(
+            f"""
+where = {{"kafka.bootstrap.servers": bootstrap, "subscribe": "{name}", "startingOffsets": "earliest"}}
+counts = spark.readStream.format("chronik").options(**where).load().groupBy({columns}).count()
+query = counts.writeStream.format("noop").outputMode("complete").option("checkpointLocation", checkpoint("counts"))
+query.trigger(availableNow=True).start()
+"""
+        )
+        run_python(script, spark, node.bootstrap, warehouse)
+
+    run('"partition"')
+    run('"partition"')
+    with pytest.raises(TransformFailed, match="changed in a way that its checkpoint cannot follow"):
+        run('"partition", "topic"')
+
+
+def test_an_error_of_a_persons_own_is_shown_with_the_lines_of_the_file_alone(
+    spark: SparkSession, node: NodeProcess, warehouse: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text("def half(text):\n    return int(text) / 2\n\nhalf('ten')\n")
+    with pytest.raises(TransformFailed) as raised:
+        run_python(script, spark, node.bootstrap, warehouse)
+    told = str(raised.value)
+    assert "line 4, in <module>" in told and "line 2, in half" in told and told.endswith("'ten'")
+    assert "runpy" not in told and "transforms.py" not in told
+
+
+def test_what_cannot_be_run_is_named(
+    spark: SparkSession, node: NodeProcess, warehouse: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     where = {"bootstrap": node.bootstrap, "warehouse": warehouse, "master": None}
     with pytest.raises(TransformFailed, match="there is no file"):
         run_file(tmp_path / "missing.py", **where)
@@ -137,3 +180,4 @@ def test_what_cannot_be_run_is_named(spark: SparkSession, node: NodeProcess, war
         run_file(tmp_path / "a.txt", **where)
     with pytest.raises(TransformFailed, match="line 1 pos 14"):
         run_sql("SELECT * FROM nowhere", spark, node.bootstrap, warehouse)
+    assert "org.apache" not in capfd.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 
 _EXTRA = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake")
+
+_REPEATED = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Loggers that print an error, with Java's stack in it, that is raised as an exception as well."""
 
 _NOISE = (b"WARNING: Using incubator modules",)
 
@@ -72,6 +76,8 @@ def start_session(app: str, master: str | None = None, settings: Mapping[str, st
     builder = SparkSession.builder.master(chosen).appName(app)
     for name, value in {**session_settings(chosen), **(settings or {})}.items():
         builder = builder.config(name, value)
+    for repeated in _REPEATED:
+        logging.getLogger(repeated).setLevel(logging.CRITICAL)
     with _noise_dropped():
         return builder.getOrCreate()
 

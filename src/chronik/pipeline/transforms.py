@@ -11,6 +11,7 @@ import os
 import runpy
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,6 +85,16 @@ def run_python(file: Path, spark: SparkSession, bootstrap: str, warehouse: Path)
         _wait_for(spark)
     except PySparkException as error:
         raise TransformFailed(_told(error)) from error
+    except Exception as error:
+        raise TransformFailed(f"{file} failed:\n{_stack_in(file, error)}") from error
+
+
+def _stack_in(file: Path, error: Exception) -> str:
+    """The stack of a failure from the file on: what called it is ours, and of no interest."""
+    stack = error.__traceback__
+    while stack is not None and stack.tb_frame.f_code.co_filename != str(file):
+        stack = stack.tb_next
+    return "".join(traceback.format_exception(type(error), error, stack)).rstrip()
 
 
 def _wait_for(spark: SparkSession) -> None:

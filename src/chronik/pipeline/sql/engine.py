@@ -202,7 +202,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     log.setLevel(logging.INFO)
-    for noisy in ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    for noisy in ("py4j", "pyspark"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     with (folder / "engine.lock").open("wb") as lock:
         if not _taken(lock, folder):
