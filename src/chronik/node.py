@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 import uvloop
@@ -83,8 +83,6 @@ class CannotGoOn(Exception):
 
 def run_node(config: NodeConfig) -> None:
     """Runs a node in this process until SIGTERM or SIGINT."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _exit_quietly)
     configure_logging(config.log_format, config.log_level)
     tune_allocator()
     raise_open_files()
@@ -99,11 +97,6 @@ def run_node(config: NodeConfig) -> None:
         uvloop.run(Node(config, folder).run())
     finally:
         folder.close()
-
-
-def _exit_quietly(number: int, frame: object) -> NoReturn:
-    """A signal before the event loop runs: nothing was begun that needs an end."""
-    sys.exit(0)
 
 
 class Node:

@@ -93,7 +93,7 @@ def load_log(*_):
     print("recovering", flush=True)
     threading.Event().wait()
 manager.load_log = load_log
-from chronik.cli.main import main
+from chronik.__main__ import main
 sys.argv[0] = "chronik"
 main()
 """
@@ -111,6 +111,35 @@ def test_a_signal_ends_a_node_that_is_still_recovering(
     assert "Traceback" not in fresh_node.log_since_start()
 
 
+LOADS_FOR_EVER = """
+import sys, time
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cyclopts":
+            try:
+                print("loading", flush=True)
+                time.sleep(3600)
+            except BaseException as error:
+                print("an import dropped", repr(error), flush=True)
+sys.meta_path.insert(0, Finder())
+from chronik.__main__ import main
+sys.argv[0] = "chronik"
+main()
+"""
+
+
+@pytest.mark.parametrize("with_signal", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_node_that_is_still_being_loaded(
+    fresh_node: NodeProcess, monkeypatch: pytest.MonkeyPatch, with_signal: signal.Signals
+) -> None:
+    _, _, _, *arguments = fresh_node.command()
+    monkeypatch.setattr(fresh_node, "command", lambda: [sys.executable, "-c", LOADS_FOR_EVER, *arguments])
+    fresh_node.start(wait=False)
+    eventually(lambda: "loading" in fresh_node.log_since_start(), "it is being loaded")
+    assert fresh_node._end(with_signal, STOP_LIMIT_S) == 0
+    assert fresh_node.log_since_start() == "loading\n"
+
+
 TELLS_WHO_IMPORTS_HTTP = """
 import sys, threading
 class Finder:
@@ -119,7 +148,7 @@ class Finder:
             own = threading.current_thread() is threading.main_thread()
             print("uvicorn is imported by the", "loop" if own else "side", flush=True)
 sys.meta_path.insert(0, Finder())
-from chronik.cli.main import main
+from chronik.__main__ import main
 sys.argv[0] = "chronik"
 main()
 """

@@ -61,8 +61,3 @@ app.command("chronik.cli.bench:app", name="bench", help="Measure a cluster: thro
 def version() -> None:
     """Print the version of Chronik."""
     print(f"chronik {__version__} (python {sys.version.split()[0]})")
-
-
-def main() -> None:
-    """The entry point of the `chronik` script."""
-    app()
