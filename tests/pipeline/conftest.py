@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    settings = {"offsets.topic.num.partitions": "1", "log.retention.ms": FOR_EVER}
+    settings = {"offsets.topic.num.partitions": "1", "log.retention.ms": FOR_EVER, "log.cleaner.backoff.ms": "500"}
     running = NodeProcess(tmp_path_factory.mktemp("node"), settings=settings)
     try:
         yield running.start()

@@ -16,8 +16,10 @@ from chronik.client.admin.topics import delete_records
 from chronik.pipeline.arrow_schema import TOPIC_COLUMNS
 from chronik.protocol.records import Compression
 from harness.node_process import NodeProcess
+from harness.waiting import eventually
 
 Read = Callable[..., DataFrame]
+COMPACTION_DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -171,6 +173,28 @@ def test_an_end_beyond_the_end_of_the_log_is_not_waited_for(
     with pytest.raises(PySparkException, match=f"offsets 2 to 4 of {name}-0 .* the log ends at offset 2"):
         read(subscribe=name, endingOffsets=end).collect()
     assert values(read(subscribe=name, endingOffsets=end, failOnDataLoss="false")) == ["0", "1"]
+
+
+def test_a_compacted_topic_is_read_across_its_gaps(
+    read: Read, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    settings = {"cleanup_policy": "compact", "segment_bytes": "20000", "min_cleanable_dirty_ratio": "0.01"}
+    name = topic(**settings)
+    for n in range(40):
+        produce(name, [b"%d-%d" % (n, m) + b"." * 100 for m in range(50)], key=b"k%d" % (n % 4))
+
+    def compacted() -> bool:
+        return read(subscribe=name).count() < 1_000
+
+    eventually(compacted, "most of the log is compacted", COMPACTION_DEADLINE_S)
+    rows = sorted((row.offset, row.key, row.value) for row in read(subscribe=name).collect())
+    assert rows[0][0] > 0 and rows[-1][0] == 1_999
+    newest = {key: value.partition(b".")[0] for _, key, value in rows}
+    assert newest == {b"k%d" % n: b"%d-49" % (36 + n) for n in range(4)}
+    assert all(value.startswith(b"%d-%d." % divmod(offset, 50)) for offset, _, value in rows)
+    start, end = json.dumps({name: {"0": 3}}), json.dumps({name: {"0": 40}})
+    gap = read(subscribe=name, startingOffsets=start, endingOffsets=end)
+    assert gap.count() == 0, "a range of which nothing is left"
 
 
 @pytest.mark.parametrize(
