@@ -137,10 +137,10 @@ class ResponseMemory:
 class TurnBudget:
     """How long client work may run in one turn of the event loop.
 
-    Asking the loop when it comes round costs a callback and a system call a turn, so nobody asks while there is little
-    work: half of the budget first counts from some client work in this turn or an earlier one. When that is used up,
-    the loop is asked, and the other half counts. Work beyond that queues here and runs in the next turn, after timers
-    and what else is ready.
+    Asking the loop when it comes round costs a callback a turn, which with one small request a turn is felt, so nobody
+    asks while there is little work: half of the budget first counts from some client work in this turn or an earlier
+    one. When that is used up, the loop is asked, and the other half counts. Work beyond that queues here and runs in
+    the next turn, after timers and what else is ready.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object], seconds: float) -> None:
