@@ -87,6 +87,7 @@ class ControllerTerm:
             self._alive.add(node_id)
         else:
             self._alive.discard(node_id)
+            self.sessions.gone(node_id, now)
         if broker is None:
             self.sessions.forget(node_id, now)
         elif known is None or known[0] != broker.epoch:

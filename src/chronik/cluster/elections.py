@@ -6,7 +6,7 @@ not matter how the state came about, so a controller that dies in the middle lea
 | none                           | the best replica in sync, once whoever led before is known to have stopped; if none |
 |                                | is in sync and alive: nobody, or an unclean leader where that is allowed            |
 | offline                        | the same, once its lease is over                                                    |
-| alive, members of ISR offline  | they leave the ISR                                                                  |
+| alive, members of ISR offline  | they leave the ISR, once the leader is known to have outlived them                  |
 | alive, new replicas in sync    | the reassignment is finished                                                        |
 | in maintenance, others online  | it steps down (and the first row applies)                                           |
 | not the preferred one          | it steps down, when leadership is being balanced                                    |
@@ -45,7 +45,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Something must be done, but whoever led before may still believe that it leads."""
+    """Something must be done, but whoever led before may still believe that it leads, or may be dead as well."""
 
 
 Decision = LeaderChange | IsrChange | FinishedAssignment | Wait
@@ -80,11 +80,13 @@ def decide(
     standing: Standing,
     *,
     stopped: Callable[[], bool],
+    outlived: Callable[[tuple[int, ...]], bool],
     unclean: Callable[[], bool],
     balance: bool = False,
 ) -> Decision | None:
-    """What to do about a partition, or None. `stopped` says whether its last leader is known to have stopped, `unclean`
-    whether losing records is allowed for it; both are asked only when it matters."""
+    """What to do about a partition, or None. `stopped` says whether its last leader is known to have stopped,
+    `outlived` whether its leader is known to live after those have gone, `unclean` whether losing records is allowed
+    for it; they are asked only when it matters."""
     leader = partition.leader
     settled = not partition.adding and not partition.removing and (not balance or leader == partition.replicas[0])
     if settled and leader in standing.online and standing.alive.issuperset(partition.isr):
@@ -94,7 +96,8 @@ def decide(
     epoch = partition.partition_epoch
     alive_isr = tuple(member for member in partition.isr if member in standing.alive)
     if len(alive_isr) < len(partition.isr):
-        return IsrChange(topic_id, number, partition.leader_epoch, epoch, alive_isr)
+        gone = tuple(member for member in partition.isr if member not in standing.alive)
+        return IsrChange(topic_id, number, partition.leader_epoch, epoch, alive_isr) if outlived(gone) else WAIT
     if partition.reassigning and _can_finish(partition):
         return FinishedAssignment(topic_id, number, epoch)
     if should_step_down(partition, standing, balance=balance):

@@ -195,6 +195,7 @@ class PartitionKeeper:
             partition,
             standing,
             stopped=lambda: self._stopped(key, partition.leader),
+            outlived=lambda gone: self._sessions.outlived(partition.leader, gone),
             unclean=lambda: key in self._forced_unclean or self._unclean(topic.name),
             balance=balance,
         )

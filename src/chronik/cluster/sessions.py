@@ -14,6 +14,8 @@ Pure: every method is told the time. Rules:
 6. A lease is for who knows what was taken from it: a broker that was cut off for longer than its lease may be heard
    again before it hears that others lead in its place. One that does not learn of it for a whole session (its disk may
    be full) is as good as silent: what it still leads should be led by others.
+7. Who is gone leaves the ISR of a leader that is known to have outlived it: one that was heard from afterwards. When
+   all nodes die at once, those that come back first are not counted out for the sake of one that never does.
 """
 
 from __future__ import annotations
@@ -28,13 +30,25 @@ UNKNOWN_INDEX = -1
 class Session:
     """One broker as the controller sees it."""
 
-    __slots__ = ("applied_index", "deadline", "epoch", "lease_until", "must_know", "node_id", "told", "told_at")
+    __slots__ = (
+        "applied_index",
+        "deadline",
+        "epoch",
+        "gone_at",
+        "heard_at",
+        "lease_until",
+        "must_know",
+        "node_id",
+        "told",
+        "told_at",
+    )
 
     def __init__(self, node_id: int, deadline: float, lease_until: float) -> None:
         self.node_id = node_id
         self.epoch = UNKNOWN_INDEX
         self.applied_index = UNKNOWN_INDEX
         self.deadline = deadline
+        self.heard_at = self.gone_at = -math.inf
         self.lease_until = lease_until
         self.must_know = UNKNOWN_INDEX  # the last entry that took a leadership from it
         self.told = UNKNOWN_INDEX  # what it had to know when it last knew what it had to
@@ -68,8 +82,9 @@ class Sessions:
         """A new controller: everybody gets grace (rule 3), and must know what the last one did, up to `index`."""
         self._grace_until = grace_until = now + self._lease_s
         self._sessions = {node_id: Session(node_id, grace_until, grace_until) for node_id in node_ids}
-        for node_id in self._sessions:
-            self.lost_leadership(node_id, index)
+        for session in self._sessions.values():
+            session.gone_at = now  # as far as this controller can tell
+            self.lost_leadership(session.node_id, index)
         self._looked_at = now
 
     def lost_leadership(self, node_id: int, index: int) -> None:
@@ -88,6 +103,7 @@ class Sessions:
         if epoch > session.epoch:
             session.epoch = epoch
             session.applied_index = session.told = UNKNOWN_INDEX
+        session.heard_at = now
         session.applied_index = max(session.applied_index, applied_index)
         if session.learns(now, self._session_s):
             session.deadline = max(session.deadline, now + self._session_s)
@@ -122,6 +138,20 @@ class Sessions:
         session = self._sessions.get(node_id)
         if session is not None and session.lease_until <= now:
             del self._sessions[node_id]
+
+    def gone(self, node_id: int, now: float) -> None:
+        """The broker is not alive as of now (rule 7)."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.gone_at = now
+
+    def outlived(self, node_id: int, others: Iterable[int]) -> bool:
+        """Whether the broker was heard from after the others had gone (rule 7)."""
+        session = self._sessions.get(node_id)
+        if session is None:
+            return False
+        gone = (self._sessions[other].gone_at for other in others if other in self._sessions)
+        return session.heard_at > max(gone, default=-math.inf)
 
     def lapsed(self, now: float) -> list[int]:
         """Looks at all sessions: who has been silent too long. To be called every tick."""

@@ -49,6 +49,7 @@ CASES: list[tuple[str, PartitionInfo, Standing, dict[str, bool], Decision | None
     ("a vacant partition waits", partition(NO_LEADER), up(1, 2, 3), {"stopped": False}, WAIT),
     ("a vacant partition is filled", partition(NO_LEADER), up(1, 2, 3), {}, elected(1, (1, 2, 3))),
     ("a follower died", partition(1), up(1, 2), {}, IsrChange(TOPIC, 0, 5, 9, (1, 2))),
+    ("a follower died, perhaps the leader too", partition(1), up(1, 2), {"outlived": False}, WAIT),
     ("the leader is drained", partition(1), up(2, 3, also_alive=(1,)), {}, elected(NO_LEADER)),
     ("a drained leader is the only one", partition(1, isr=(1,)), up(2, 3, also_alive=(1,)), {}, None),
     ("balancing", partition(2), up(1, 2, 3), {"balance": True}, elected(NO_LEADER)),
@@ -104,6 +105,7 @@ def test_decisions(
         state,
         standing,
         stopped=lambda: options.get("stopped", True),
+        outlived=lambda gone: options.get("outlived", True),
         unclean=lambda: options.get("unclean", False),
         balance=options.get("balance", False),
     )
@@ -124,7 +126,9 @@ def test_without_unclean_elections_nobody_leads_who_is_not_in_sync_and_alive(
     leader = data.draw(st.sampled_from([NO_LEADER, *isr]))
     state = partition(leader, replicas, isr)
     standing = Standing(online, alive)
-    decision = decide(TOPIC, 0, state, standing, stopped=lambda: True, unclean=lambda: False)
+    decision = decide(
+        TOPIC, 0, state, standing, stopped=lambda: True, outlived=lambda gone: True, unclean=lambda: False
+    )
     if isinstance(decision, LeaderChange) and decision.leader != NO_LEADER:
         assert decision.leader in isr and decision.leader in alive
         assert decision.leader == choose_leader(state, standing)

@@ -175,3 +175,15 @@ def test_who_keeps_learning_is_heard_however_much_it_loses() -> None:
         sessions.heard(1, 10, 20 + turn - 1, now)
         assert not sessions.knows_its_losses(1)
         assert sessions.lapsed(now) == []
+
+
+def test_a_broker_has_outlived_others_once_it_is_heard_from_after_they_had_gone() -> None:
+    sessions = table(1, 2, 3)
+    assert not sessions.outlived(1, (2,)), "the controller has just begun, and has heard from nobody"
+    sessions.heard(1, 10, 0, 100.2)
+    assert sessions.outlived(1, (2, 3))
+    sessions.gone(2, 100.5)
+    assert not sessions.outlived(1, (2,)) and sessions.outlived(1, (3,))
+    sessions.heard(1, 10, 0, 100.6)
+    assert sessions.outlived(1, (2, 3))
+    assert sessions.outlived(1, (9,)) and not sessions.outlived(9, (1,))
