@@ -122,6 +122,30 @@ def test_writes_resume_as_soon_as_a_late_follower_is_in_sync(trio: list[NodeProc
         assert at.fetch(topic, 0).values[-1] == b"again"
 
 
+def test_after_all_were_killed_two_of_three_lead_what_the_third_led(trio: list[NodeProcess]) -> None:
+    topics = [new_topic(trio[0], [first, *(node for node in ALL if node != first)]) for first in ALL]
+    for topic, node in zip(topics, trio, strict=True):
+        with OneNode(node) as at:
+            assert at.produce(topic, 0, b"kept").error is ErrorCode.NONE
+    missing, *back = trio
+    for node in trio:
+        node.kill()
+    try:
+        for node in back:
+            node.start(wait=False)
+        for node in back:
+            node.wait_ready()
+        with OneNode(back[0]) as one, OneNode(back[1]) as other:
+            by_id = {back[0].node_id: one, back[1].node_id: other}
+            for topic in topics:
+                eventually(lambda topic=topic: one.partition(topic).leader in by_id, "one of the two leads")
+                leader = by_id[one.partition(topic).leader]
+                eventually(lambda topic=topic, leader=leader: leader.fetch(topic, 0).values == [b"kept"], "it is there")
+    finally:
+        missing.start(wait=False)
+    wait_until_agreed(trio, brokers=ALL)
+
+
 def test_the_high_watermark_never_goes_backwards_through_failovers(trio: list[NodeProcess]) -> None:
     topic = new_topic(trio[0], ALL, min_insync_replicas="2")
     workload = Workload(trio, topic, 1).start()
