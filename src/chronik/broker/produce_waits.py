@@ -1,7 +1,7 @@
 """Produce requests that wait for their replicas, looked after with one timer for all of them.
 
-Nearly every wait ends in time, and a timer of its own for each would cost more than all else that waiting takes. So all
-that wait are looked at together, from time to time.
+Nearly every wait ends in time: a timer of its own for each would be set and cancelled and never fire. So all that wait
+are looked at together, from time to time.
 """
 
 from __future__ import annotations
