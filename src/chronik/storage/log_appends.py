@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import structlog
 
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -16,7 +18,7 @@ from chronik.storage.log_syncs import LogSyncs
 from chronik.storage.producer_snapshot import encode_snapshot
 from chronik.storage.producers import ProducerStates, RememberedBatch
 from chronik.storage.replay import aborted_entry
-from chronik.storage.segment import SNAPSHOT_SUFFIX, Segment, segment_name
+from chronik.storage.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, Segment, segment_name
 
 _NO_TIME = -1
 
@@ -179,6 +181,7 @@ class LogAppends(LogSyncs):
         try:
             self.services.begin_log(self)
             fs.make_directory(self.directory)
+            self._refuse_leftovers()
             self._write_topic_id()
             segment = self._new_segment(base_offset)
         except OSError as error:
@@ -186,6 +189,13 @@ class LogAppends(LogSyncs):
         self._dirty_directories.append(self.services.root)
         self.services.changed.add(self)
         return segment
+
+    def _refuse_leftovers(self) -> None:
+        """Records of an earlier topic of this name, whose folder could not be put away, must not become ours."""
+        for name in self.services.fs.names(self.directory):
+            path = f"{self.directory}/{name}"
+            if name.endswith(LOG_SUFFIX) and self.services.fs.size(path):
+                raise OSError(errno.EEXIST, f"{path} is of an earlier topic of this name and could not be put away")
 
     def _write_topic_id(self) -> None:
         if self.topic_id is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 
 import pytest
 
@@ -278,3 +279,23 @@ async def test_the_longest_topic_name_can_be_deleted() -> None:
         logs.delete("n" * 249, 12345)
         (name,) = [name for name in disk.names("/data") if name.endswith("-delete")]
         assert len(name) <= 255
+
+
+async def test_a_folder_that_could_not_be_put_away_is_not_written_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk()
+
+    def broken(source: str, target: str) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    async with simulated(disk) as logs:
+        await filled(logs, config())
+        old = {name: disk.contents(f"/data/t-0/{name}") for name in disk.names("/data/t-0") if name.endswith(".log")}
+        monkeypatch.setattr(disk, "rename", broken)
+        logs.delete("t", 0)
+        again = logs.create("t", 0, bytes(16), config())
+        with pytest.raises(KafkaError) as refused:
+            append(again, b"new")
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert again.failure is not None and "of an earlier topic" in again.failure
+        assert old == {name: disk.contents(f"/data/t-0/{name}") for name in old}
+        monkeypatch.undo()
