@@ -20,6 +20,7 @@ import msgspec
 from chronik.bench import group_load, runs, topic_creation
 from chronik.bench.broker_processes import BrokerProcesses
 from chronik.bench.failover import Failover
+from chronik.bench.result import Result
 from chronik.bench.specs import ReadSpec, SendSpec, TransactSpec
 from chronik.client.admin.topics import create_topic, delete_topics, list_topics
 from chronik.client.cluster import Cluster
@@ -180,25 +181,33 @@ def transactions(system: System, scale: float) -> Figures:
     return {"transactions_per_s": result.figures["transactions/s"], "p99_ms": result.p99_ms}
 
 
+@contextmanager
+def many_topics(system: System, scale: float, threads: int, per_request: int) -> Iterator[Result]:
+    """3000 topics of three partitions, a replica on every node: what came of creating them, and they for a while."""
+    load = topic_creation.TopicLoad(
+        bootstrap=system.bootstrap,
+        count=round(3000 * scale),
+        replication_factor=system.environment.nodes,
+        threads=threads,
+        per_request=per_request,
+        keep=True,
+    )
+    with Cluster(system.bootstrap) as cluster:
+        try:
+            yield topic_creation.create_many(cluster, load, f"{threads} threads, {per_request} per request")
+        finally:
+            made = [t.name for t in list_topics(cluster) if t.name.startswith(runs.TOPIC_PREFIX)]
+            for first in range(0, len(made), topic_creation.DELETE_BATCH):
+                delete_topics(cluster, made[first : first + topic_creation.DELETE_BATCH])
+
+
 def topics(threads: int, per_request: int) -> Measure:
     """3000 topics of three partitions, created one way; the memory of the largest node afterwards."""
 
     def measure(system: System, scale: float) -> Figures:
-        load = topic_creation.TopicLoad(
-            bootstrap=system.bootstrap,
-            count=round(3000 * scale),
-            replication_factor=system.environment.nodes,
-            threads=threads,
-            per_request=per_request,
-            keep=True,
-        )
-        with Cluster(system.bootstrap) as cluster:
-            result = topic_creation.create_many(cluster, load, f"{threads} threads, {per_request} per request")
+        with many_topics(system, scale, threads, per_request) as result:
             time.sleep(IDLE_S)
             memory = system.memory_mb()
-            made = [t.name for t in list_topics(cluster) if t.name.startswith(runs.TOPIC_PREFIX)]
-            for first in range(0, len(made), topic_creation.DELETE_BATCH):
-                delete_topics(cluster, made[first : first + topic_creation.DELETE_BATCH])
         return {"topics_per_s": result.figures["topics/s"], "failed": result.errors, "memory_mb": memory}
 
     return measure
@@ -221,6 +230,13 @@ def failover(system: System, scale: float) -> Figures:
     finally:
         run.close()
     return figures
+
+
+def failover_of_many(system: System, scale: float) -> Figures:
+    """The same with a replica of each of 9,000 partitions on the node that is killed."""
+    with many_topics(system, scale, threads=1, per_request=100) as created:
+        _no_errors(created.errors)
+        return failover(system, scale)
 
 
 def _rdkafka(kind: str, load: dict[str, object]) -> Figures:

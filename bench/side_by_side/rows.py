@@ -198,6 +198,11 @@ def coordinator_rows() -> list[Row]:
 
 def cluster_rows() -> list[Row]:
     created = Figure("topics_per_s", "", "topics/s", higher_is_better=True)
+    gaps = (
+        Figure("leader_gap_s", "leader", "s"),
+        Figure("controller_gap_s", "leader that is the controller", "s"),
+        Figure("metadata_gap_s", "controller, metadata writes", "s"),
+    )
     failed = Figure("failed", "failed creates", "")
     return [
         Row(
@@ -230,13 +235,18 @@ def cluster_rows() -> list[Row]:
             "kill -9, writes resume",
             THREE_OS,
             OWN,
-            (
-                Figure("leader_gap_s", "leader", "s"),
-                Figure("controller_gap_s", "leader that is the controller", "s"),
-                Figure("metadata_gap_s", "controller, metadata writes", "s"),
-            ),
+            gaps,
             measures.failover,
             quick=True,
+        ),
+        Row(
+            "failover-9000",
+            "kill -9 with 9,000 replicas on the node, writes resume",
+            THREE_OS,
+            OWN,
+            gaps,
+            measures.failover_of_many,
+            rounds=1,
         ),
         Row(
             "topics-100",
