@@ -121,7 +121,7 @@ def test_a_node_is_filled_then_drained_and_removed_under_load(trio: list[NodePro
     plan = administer_at(trio[1], "drain", {"node_id": joined.node_id})
     assert plan["moves"] >= 2 and plan["stuck"] == []
     assert joined.node_id in replicas(trio[0], topic)[0], "without --yes nothing is moved"
-    done = chronik_cluster_json(trio[1], "drain", str(joined.node_id), "--yes")
+    done = chronik_cluster_json(trio[1], "drain", str(joined.node_id), "--yes", "--throttle", "50000000")
     assert done["outcome"]["failed"] == 0 and done["outcome"]["done"] == done["moves"]
     eventually(
         lambda: all(joined.node_id not in ids for ids in replicas(trio[0], topic).values()), "nothing is left there"

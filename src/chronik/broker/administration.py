@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from chronik.cluster.membership import replicas_on
+from chronik.cluster.move_throttle import held_to
 from chronik.cluster.moves import MOVES_AT_ONCE, MovesStalled, Progress, carry_out
 from chronik.cluster.rebalance import Plan, plan_drain, plan_rebalance
 from chronik.metadata.commands import AddNode, RemoveNode, UpdateBrokerStatus
@@ -173,7 +174,7 @@ class Administration:
         """Puts a node into maintenance, so that nothing new is placed on it, and moves its replicas away. A node that
         is dead or was removed by force has nothing to copy from, but its replicas can be made anew elsewhere."""
         node_id = int(arguments["node_id"])
-        at_once = _at_once(arguments)
+        pace = Pace.of(arguments)
         await self.store.read_barrier(timeout_s)
         gone = node_id not in self.store.image.brokers and replicas_on(self.store.image, node_id)
         broker = None if gone else self._broker(arguments)
@@ -186,7 +187,7 @@ class Administration:
             (await self.store.propose(command, timeout_s)).raise_for_error()
         plan = await self._planned(lambda image: plan_drain(image, node_id))
         if execute:
-            self._start(f"draining node {node_id}", plan, at_once)
+            self._start(f"draining node {node_id}", plan, pace)
         return _plan(plan)
 
     async def undrain(self, arguments: Arguments, timeout_s: float) -> Any:
@@ -201,11 +202,11 @@ class Administration:
 
     async def rebalance(self, arguments: Arguments, timeout_s: float) -> Any:
         """Spreads replicas and leaders evenly over the nodes that are online."""
-        at_once = _at_once(arguments)
+        pace = Pace.of(arguments)
         await self.store.read_barrier(timeout_s)
         plan = await self._planned(plan_rebalance)
         if arguments.get("execute"):
-            self._start("rebalancing", plan, at_once)
+            self._start("rebalancing", plan, pace)
         return _plan(plan)
 
     async def progress(self, arguments: Arguments, timeout_s: float) -> Any:
@@ -228,18 +229,19 @@ class Administration:
                 ErrorCode.REASSIGNMENT_IN_PROGRESS, f"This node is {self._plan_name} already; wait until that is done."
             )
 
-    def _start(self, name: str, plan: Plan, at_once: int) -> None:
+    def _start(self, name: str, plan: Plan, pace: Pace) -> None:
         self._require_no_plan()
         self._plan_name, self._plan_failure = name, None
         self._progress = Progress(0, 0, len(plan.moves))
-        self._plan = asyncio.get_running_loop().create_task(self._carry_out(plan, at_once), name=name)
+        self._plan = asyncio.get_running_loop().create_task(self._carry_out(plan, pace), name=name)
 
-    async def _carry_out(self, plan: Plan, at_once: int) -> None:
+    async def _carry_out(self, plan: Plan, pace: Pace) -> None:
         def note(progress: Progress) -> None:
             self._progress = progress
 
         try:
-            self._progress = await carry_out(self.store, plan.moves, at_once=at_once, progress=note)
+            async with held_to(self.store, plan.moves, pace.bytes_per_s):
+                self._progress = await carry_out(self.store, plan.moves, at_once=pace.at_once, progress=note)
             log.info("a plan was carried out", plan=self._plan_name, moved=self._progress.done)
         except MovesStalled as error:
             self._plan_failure = str(error)
@@ -253,16 +255,25 @@ class Administration:
             self._plan.cancel()
 
 
-def _at_once(arguments: Arguments) -> int:
-    """How many partitions may move at the same time."""
-    wanted = arguments.get("at_once")
-    if wanted is None:
-        return MOVES_AT_ONCE
-    if not isinstance(wanted, int) or not 1 <= wanted <= MOVES_AT_ONCE_MAX:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"From 1 to {MOVES_AT_ONCE_MAX} partitions can move at once, not {wanted}."
-        )
-    return wanted
+class Pace(NamedTuple):
+    """How fast a plan may go: partitions at the same time, and bytes per second from every node (None: no limit)."""
+
+    at_once: int
+    bytes_per_s: int | None
+
+    @classmethod
+    def of(cls, arguments: Arguments) -> Pace:
+        at_once = arguments.get("at_once")
+        if at_once is None:
+            at_once = MOVES_AT_ONCE
+        elif not isinstance(at_once, int) or not 1 <= at_once <= MOVES_AT_ONCE_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"From 1 to {MOVES_AT_ONCE_MAX} partitions can move at once, not {at_once}."
+            )
+        rate = arguments.get("throttle")
+        if rate is not None and (not isinstance(rate, int) or rate < 1):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A throttle is at least 1 byte per second, not {rate}.")
+        return cls(at_once, rate)
 
 
 def _broker(broker: BrokerInfo) -> dict[str, Any]:

@@ -25,6 +25,11 @@ ANSWER_TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 30.0
 PROGRESS_EVERY_S = 0.25
 
+AtOnce = Annotated[int | None, Parameter(help="How many partitions move at the same time.")]
+Throttle = Annotated[
+    int | None, Parameter(help="Bytes per second that each node may send to replicas that are being moved.")
+]
+
 
 @app.command
 def start(
@@ -171,7 +176,8 @@ def drain(
     yes: Annotated[
         bool, Parameter(name=["--yes", "-y"], negative="", help="Do it; without, only show the plan.")
     ] = False,
-    at_once: Annotated[int | None, Parameter(help="How many partitions move at the same time.")] = None,
+    at_once: AtOnce = None,
+    throttle: Throttle = None,
     bootstrap: Bootstrap = None,
     json: AsJson = False,
 ) -> None:
@@ -179,7 +185,8 @@ def drain(
 
     Example: chronik cluster drain 3 --yes
     """
-    plan = _plan(bootstrap, "drain", {"node_id": node_id, "at_once": at_once}, execute=yes, json=json)
+    arguments = {"node_id": node_id, "at_once": at_once, "throttle": throttle}
+    plan = _plan(bootstrap, "drain", arguments, execute=yes, json=json)
     if yes and plan["stuck"]:
         fail(
             f"{len(plan['stuck'])} partition(s) could not be moved off node {node_id}; add a node or lower their "
@@ -206,15 +213,16 @@ def rebalance(
     yes: Annotated[
         bool, Parameter(name=["--yes", "-y"], negative="", help="Do it; without, only show the plan.")
     ] = False,
-    at_once: Annotated[int | None, Parameter(help="How many partitions move at the same time.")] = None,
+    at_once: AtOnce = None,
+    throttle: Throttle = None,
     bootstrap: Bootstrap = None,
     json: AsJson = False,
 ) -> None:
     """Spread replicas and leaders evenly over the nodes.
 
-    Example: chronik cluster rebalance --yes
+    Example: chronik cluster rebalance --yes --throttle 50000000
     """
-    _plan(bootstrap, "rebalance", {"at_once": at_once}, execute=yes, json=json)
+    _plan(bootstrap, "rebalance", {"at_once": at_once, "throttle": throttle}, execute=yes, json=json)
 
 
 def _plan(

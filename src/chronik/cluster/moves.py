@@ -19,7 +19,7 @@ from chronik.metadata.image import MetadataImage
 from chronik.metadata.model import Result
 from chronik.metadata.store import MetadataStore, as_kafka_error
 
-MOVES_AT_ONCE = 20  # the throttle: so many partitions are being copied at the same time
+MOVES_AT_ONCE = 20  # so many partitions are being copied at the same time; a rate is in `move_throttle`
 MOVE_STALLED_S = 600.0
 BEGIN_ATTEMPTS = 10  # each of a few seconds: longer than a cluster is without a controller
 BEGIN_RETRY_S = 0.5

@@ -134,6 +134,15 @@ async def test_a_drained_node_can_be_taken_back() -> None:
     assert not first.image.brokers[4].alive and not first.image.brokers[4].maintenance
 
 
+@pytest.mark.parametrize("throttle", [0, -1, "fast"])
+@pytest.mark.parametrize("action", ["drain", "rebalance"])
+async def test_a_throttle_that_lets_nothing_through_is_refused(action: str, throttle: object) -> None:
+    _, first, _ = await two_nodes()
+    with pytest.raises(KafkaError, match="at least 1 byte per second"):
+        await administration(first).run(action, {"node_id": 4, "execute": True, "throttle": throttle}, TIMEOUT_S)
+    assert first.image.brokers[4].online
+
+
 @pytest.mark.parametrize("at_once", [0, -1, 1001, "many"])
 @pytest.mark.parametrize("action", ["drain", "rebalance"])
 async def test_a_number_of_moves_at_once_that_cannot_be_is_refused(action: str, at_once: object) -> None:

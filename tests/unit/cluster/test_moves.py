@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronik.cluster.membership import MembershipKeeper, replicas_on
+from chronik.cluster.move_throttle import RATE, held_to
 from chronik.cluster.moves import BEGIN_ATTEMPTS, MovesStalled, Progress, carry_out
 from chronik.cluster.rebalance import Plan, plan_drain, plan_rebalance
 from chronik.cluster.settings import Timings
 from chronik.metadata import commands as c
 from chronik.metadata.image import MetadataImage
-from chronik.metadata.model import BrokerInfo, BrokerStatus, NodeState, PartitionInfo, Result, TopicInfo
+from chronik.metadata.model import BrokerInfo, BrokerStatus, NodeState, PartitionInfo, ResourceType, Result, TopicInfo
 from chronik.metadata.store import MetadataStore
 from harness.metadata_double import bring_up, local_store
 
@@ -147,6 +148,38 @@ async def test_a_plan_is_carried_out_a_few_at_a_time_with_progress() -> None:
     assert result == Progress(10, 0, 10) == seen[-1]
     assert most == 3
     assert replicas_on(store.image, 1) == 0
+
+
+def throttles(store: MetadataStore) -> dict[str, str]:
+    """Every throttle setting there is, by the name of its broker or topic."""
+    image = store.image
+    return {
+        name: value
+        for resource, names in ((ResourceType.BROKER, map(str, image.brokers)), (ResourceType.TOPIC, image.topics))
+        for name in names
+        for setting, value in image.config_overrides(resource, name).items()
+        if "throttled" in setting
+    }
+
+
+async def test_a_plan_with_a_rate_sets_it_and_puts_back_what_was_there() -> None:
+    store = await cluster_with(2)
+    own = c.ConfigChange(c.ConfigOperation.SET, RATE, "77")
+    await store.propose(c.SetConfig(ResourceType.BROKER, "2", [own]))
+    moves = plan_drain(store.image, 1).moves
+    async with held_to(store, moves, None):
+        assert throttles(store) == {"2": "77"}
+    async with held_to(store, moves, 1000):
+        assert throttles(store) == {"1": "1000", "2": "1000", "3": "1000", "t": "*"}
+    assert throttles(store) == {"2": "77"}
+
+
+async def test_the_rate_of_a_plan_that_fails_is_taken_back() -> None:
+    store = await cluster_with(1)
+    with pytest.raises(MovesStalled):
+        async with held_to(store, plan_drain(store.image, 1).moves, 1000):
+            await carry_out(store, plan_drain(store.image, 1).moves, stalled_s=0.05)
+    assert throttles(store) == {}
 
 
 async def test_a_plan_that_does_not_move_says_who_it_waits_for() -> None:
