@@ -30,7 +30,7 @@ from chronik.protocol.messages.quorum import (
 )
 
 RESUME_DEADLINE_S = 60.0
-RETURN_DEADLINE_S = 60.0
+RETURN_DEADLINE_S = 180.0
 SETTLE_S = 0.5
 POLL_S = 0.05
 PARTITIONS = 12
