@@ -13,12 +13,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
-from harness.cluster_view import ask, wait_until_agreed
 from harness.node_process import NodeProcess
 from harness.one_node import OneNode
+from harness.rolling_restart import rolling_restart
 from harness.waiting import eventually
 
-ALL = [1, 2, 3]
 PACE_S = 0.005
 DEADLINE_S = 60.0
 QUIET = {"log_level": 0}
@@ -169,11 +168,7 @@ def test_no_error_of_a_rolling_restart_reaches_an_application(trio: list[NodePro
     for application in applications:
         application.start()
     eventually(lambda: all(each.read for each in applications), "everybody reads", DEADLINE_S)
-    for node in trio:
-        assert node.stop() == 0
-        node.start()
-        wait_until_agreed(trio, brokers=ALL)
-        eventually(lambda: all(len(isr) == 3 for *_, isr in ask(trio[0]).partitions), "all replicas are in sync", 30.0)
+    for _ in rolling_restart(trio):
         for application in applications:
             assert application.errors == [], application.topic
     for application in applications:

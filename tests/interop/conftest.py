@@ -35,13 +35,23 @@ def topic() -> str:
 
 
 @pytest.fixture(scope="session")
-def java(build: Path) -> Callable[..., str]:
-    """Runs a main class of Apache Kafka, or one of compat/java."""
+def java_command(build: Path) -> Callable[..., list[str]]:
+    """The command that runs a main class of Apache Kafka, or one of compat/java."""
 
-    def main_class(name: str, *arguments: str, text_in: str | None = None) -> str:
+    def command(name: str, *arguments: str) -> list[str]:
         class_path = f"{build / 'java'}:{build / 'kafka' / 'libs'}/*"
         options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
         options.append("-Dorg.slf4j.simpleLogger.defaultLogLevel=off")
-        return run("java", *options, "-cp", class_path, name, *arguments, text_in=text_in)
+        return ["java", *options, "-cp", class_path, name, *arguments]
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def java(java_command: Callable[..., list[str]]) -> Callable[..., str]:
+    """Runs a main class to its end; what it printed."""
+
+    def main_class(name: str, *arguments: str, text_in: str | None = None) -> str:
+        return run(*java_command(name, *arguments), text_in=text_in)
 
     return main_class

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from chronik.client.admin.topics import create_topic, describe_topics
 from chronik.client.cluster import Cluster
 from harness.cluster_view import wait_until_agreed
 from harness.node_process import NodeProcess, three_nodes
+from harness.rolling_restart import rolling_restart
 from harness.waiting import eventually
 
 TOOLS = "org.apache.kafka.tools"
 ALL = [1, 2, 3]
+APPLICATION_ENDS_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,27 @@ def test_the_java_client_works_through_every_node(
         printed = java("JavaClient", node.bootstrap, f"{topic}-{node.node_id}", "200", "3")
         seen = dict(line.split("=", 1) for line in printed.splitlines())
         assert (seen["brokers"], seen["controller"], seen["consumed"]) == ("[1, 2, 3]", str(controller), "1000")
+
+
+def test_no_error_of_a_rolling_restart_reaches_a_java_application(
+    cluster: list[NodeProcess], java_command: Callable[..., list[str]], topic: str
+) -> None:
+    bootstrap = ",".join(node.bootstrap for node in cluster)
+    with Cluster(bootstrap) as client:
+        create_topic(client, topic, partitions=3, replication_factor=3, configs={"min.insync.replicas": "2"})
+    application = subprocess.Popen(
+        java_command("SteadyClient", bootstrap, topic), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert application.stdout is not None and application.stdout.readline() == "reading\n"
+        assert len(list(rolling_restart(cluster))) == 3
+        printed, _ = application.communicate(timeout=APPLICATION_ENDS_S)
+    finally:
+        application.kill()
+        application.wait()
+    seen = dict(line.split("=", 1) for line in printed.splitlines())
+    assert int(seen.pop("written")) > 100
+    assert seen == {"missing": "0", "twice": "0", "errors": "[]"}
 
 
 def _replicas(node: NodeProcess, topic: str) -> tuple[int, ...]:
