@@ -112,13 +112,13 @@ def test_a_signal_ends_a_node_that_is_still_recovering(
 
 
 LOADS_FOR_EVER = """
-import sys, time
+import signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "cyclopts":
             try:
                 print("loading", flush=True)
-                time.sleep(3600)
+                signal.pause()
             except BaseException as error:
                 print("an import dropped", repr(error), flush=True)
 sys.meta_path.insert(0, Finder())

@@ -134,20 +134,17 @@ async def test_a_drained_node_can_be_taken_back() -> None:
     assert not first.image.brokers[4].alive and not first.image.brokers[4].maintenance
 
 
-@pytest.mark.parametrize("throttle", [0, -1, "fast"])
+@pytest.mark.parametrize(
+    ("pace", "why"),
+    [
+        *(({"at_once": wrong}, "From 1 to 1000 partitions") for wrong in (0, -1, 1001, "many")),
+        *(({"throttle": wrong}, "at least 1 byte per second") for wrong in (0, -1, "fast")),
+    ],
+)
 @pytest.mark.parametrize("action", ["drain", "rebalance"])
-async def test_a_throttle_that_lets_nothing_through_is_refused(action: str, throttle: object) -> None:
+async def test_a_pace_that_cannot_be_is_refused(action: str, pace: dict[str, Any], why: str) -> None:
+    """With less than one at once a plan would never end, and keep the node from everything else meanwhile."""
     _, first, _ = await two_nodes()
-    with pytest.raises(KafkaError, match="at least 1 byte per second"):
-        await administration(first).run(action, {"node_id": 4, "execute": True, "throttle": throttle}, TIMEOUT_S)
-    assert first.image.brokers[4].online
-
-
-@pytest.mark.parametrize("at_once", [0, -1, 1001, "many"])
-@pytest.mark.parametrize("action", ["drain", "rebalance"])
-async def test_a_number_of_moves_at_once_that_cannot_be_is_refused(action: str, at_once: object) -> None:
-    """Less than one would never end, and keep the node from everything else meanwhile."""
-    _, first, _ = await two_nodes()
-    with pytest.raises(KafkaError, match="From 1 to 1000 partitions"):
-        await administration(first).run(action, {"node_id": 4, "execute": True, "at_once": at_once}, TIMEOUT_S)
+    with pytest.raises(KafkaError, match=why):
+        await administration(first).run(action, {"node_id": 4, "execute": True, **pace}, TIMEOUT_S)
     assert first.image.brokers[4].online
