@@ -54,7 +54,9 @@ TOPIC_RESOURCE = 2
 
 
 @contextmanager
-def running(nodes: int, folder: Path) -> Iterator[tuple[list[LocalNode], list[subprocess.Popen[bytes]]]]:
+def running(
+    nodes: int, folder: Path, output: int = subprocess.DEVNULL
+) -> Iterator[tuple[list[LocalNode], list[subprocess.Popen[bytes]]]]:
     """Real nodes, as child processes, killed at the end."""
     port = FIRST_PORT
     members = plan(nodes, folder, port, http=False)
@@ -65,7 +67,7 @@ def running(nodes: int, folder: Path) -> Iterator[tuple[list[LocalNode], list[su
     children = [
         subprocess.Popen(
             node_command(member, members, (), "error"),
-            stdout=subprocess.DEVNULL,
+            stdout=output,
             stderr=subprocess.DEVNULL,
             env=environment,
         )
@@ -181,6 +183,19 @@ def _other(members: list[LocalNode]) -> LocalNode | None:
     return next((member for member in members if member is not controller), None)
 
 
+def measure_start(times: int, figures: Figures) -> None:
+    """A new node alone, from starting its process until it says that it is ready."""
+    taken = []
+    for _ in range(times):
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder, running(1, Path(folder), subprocess.PIPE) as (_, (child,)):
+            assert child.stdout is not None
+            if not any(b"is ready" in line for line in child.stdout):
+                raise SystemExit("the node ended before it was ready")
+            taken.append(time.monotonic() - started)
+    figures.add_times("start of one node until it is ready", taken)
+
+
 def measure_failover(times: int, figures: Figures) -> None:
     starts: list[float] = []
     controllers: list[float] = []
@@ -244,6 +259,7 @@ def main() -> None:
         raise SystemExit(f"{chosen.into} has no line '{NEWEST.strip()}' to put the figures after")
     machine, figures = str(this_machine()), Figures()
     print(machine)
+    measure_start(chosen.failovers, figures)
     for nodes in (1, 3):
         measure_proposals(nodes, chosen.seconds, figures)
     measure_failover(chosen.failovers, figures)
