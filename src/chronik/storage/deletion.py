@@ -1,5 +1,8 @@
 """Getting rid of files: renamed at once, so that the log is rid of them, removed later, on a thread, a few at a time.
 
+A thread that does nothing but call the system takes the interpreter from the loop at every call: removing thousands of
+folders in one go halved what a node could write. So removal rests in between, for longer where it was in the way.
+
 Readers that still hold such a file open finish undisturbed. What a crash leaves behind is removed at the next start.
 """
 
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -24,8 +28,11 @@ STRAY_FOLDER_SUFFIX = "-stray"
 FOLDER_NAME_MAX = 255
 """Longest name a file system takes; a long topic name is cut to make room for the rest."""
 
-REMOVALS_PER_ROUND = 64
-"""Files removed in one go, so that freeing much space does not starve the disk."""
+REMOVALS_PER_ROUND = 16
+"""Files and folders removed in one go."""
+
+REST_PER_WORK = 9
+"""How many times as long as a round took removal rests before the next one."""
 
 logger = structlog.get_logger()
 
@@ -75,7 +82,10 @@ class Trash:
             paths: list[str] = []
             while self._due and len(paths) < REMOVALS_PER_ROUND and (everything or self._due[0][0] <= now):
                 paths.append(heapq.heappop(self._due)[1])
+            began = time.monotonic()
             removed += await asyncio.wrap_future(self._executor.submit(self._remove, paths))
+            if self._due:
+                await asyncio.sleep((time.monotonic() - began) * REST_PER_WORK)
         return removed
 
     def _remove(self, paths: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""The background work on logs, in two tasks per node: checkpoints, retention, expiry, removal; and compaction."""
+"""The background work on logs, in three tasks per node: checkpoints, retention, expiry; compaction; removal."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ class Housekeeping:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._run(), name="log-housekeeping"),
-            # By itself: it works for minutes where the other duties take milliseconds.
-            loop.create_task(self._run_compaction(), name="log-compaction"),
+            # By themselves: they work for minutes where the other duties take milliseconds.
+            loop.create_task(_every(self._config.compaction_interval_s, self.cleaner.run), name="log-compaction"),
+            loop.create_task(_every(self._config.removal_interval_s, self._remove), name="log-removal"),
         ]
 
     def checkpoint_soon(self) -> None:
@@ -80,14 +81,14 @@ class Housekeeping:
         self._wake.set()
         self.cleaner.stop()
         if self._tasks:
-            self._tasks[1].cancel()
+            for task in self._tasks[1:]:
+                task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         duties: list[tuple[float, Callable[[], Awaitable[None]]]] = [
             (self._config.checkpoint_interval_s, self._checkpointer.run),
             (self._config.retention_interval_s, self.apply_retention),
-            (self._config.removal_interval_s, self._remove),
             (self._config.producer_check_interval_s, self.expire_producers),
         ]
         due = [time.monotonic() + interval for interval, _ in duties]
@@ -102,11 +103,6 @@ class Housekeeping:
                 if due[number] <= time.monotonic():
                     await _guarded(duty)
                     due[number] = time.monotonic() + interval
-
-    async def _run_compaction(self) -> None:
-        while not self._stopping:
-            await asyncio.sleep(self._config.compaction_interval_s)
-            await _guarded(self.cleaner.run)
 
     async def _sleep_until(self, moment: float) -> None:
         try:
@@ -179,3 +175,10 @@ async def _guarded(duty: Callable[[], Awaitable[None]]) -> None:
         await duty()
     except Exception as error:
         logger.exception("background work on logs failed", duty=getattr(duty, "__name__", str(duty)), error=str(error))
+
+
+async def _every(interval_s: float, duty: Callable[[], Awaitable[None]]) -> None:
+    """Run a duty again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(interval_s)
+        await _guarded(duty)

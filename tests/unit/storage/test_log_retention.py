@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from types import SimpleNamespace
 
 import pytest
 
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.storage import LogConfig, LogManager, PartitionLog
+from chronik.storage.deletion import REMOVALS_PER_ROUND, REST_PER_WORK, Trash
 from chronik.storage.manager import Threads
 from harness.simulated_disk import InlineExecutor, SimulatedDisk, SteppedExecutor
 from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced, until
@@ -248,6 +250,31 @@ async def test_a_deletion_that_a_crash_interrupts_is_finished_at_the_next_start(
         assert len(logs) == 0
         await logs._trash.run()
         assert not [name for name in disk.names("/data") if name.endswith("-delete")]
+
+
+async def test_the_removal_of_many_files_rests_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it keeps the loop from the interpreter for as long as it lasts."""
+    disk, rounds, rests, now = SimulatedDisk(), [], [], [0.0]
+
+    class Slow(InlineExecutor):
+        def submit(self, job, paths):  # type: ignore[no-untyped-def]
+            rounds.append(len(paths))
+            now[0] += 2.0
+            return super().submit(job, paths)
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr("chronik.storage.deletion.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("chronik.storage.deletion.asyncio.sleep", rest)
+    trash = Trash(disk, Slow(), lambda: 0)
+    for number in range(2 * REMOVALS_PER_ROUND + 1):
+        disk.open(f"/{number}.deleted", create=True).close()
+        trash.add_path(f"/{number}.deleted", 0)
+    assert await trash.run() == 2 * REMOVALS_PER_ROUND + 1
+    assert disk.names("/") == []
+    assert rounds == [REMOVALS_PER_ROUND, REMOVALS_PER_ROUND, 1]
+    assert rests == [2.0 * REST_PER_WORK] * 2
 
 
 async def test_deleting_a_partition_without_data_touches_no_disk() -> None:
