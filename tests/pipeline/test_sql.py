@@ -101,7 +101,7 @@ def test_a_query_that_is_planned_sees_one_version_whatever_lands_meanwhile(
 
 
 def test_names_in_backticks_dead_letters_and_values_that_are_no_json(
-    views: TopicViews, land: Callable[..., None], topic: Callable[..., str], produce: Produce
+    views: TopicViews, land: Callable[..., None], topic: Callable[..., str], produce: Produce, cluster: Cluster
 ) -> None:
     kept = topic(name="with-dash.and.dots-", table_enabled="true")
     loose = topic(name="loose")
@@ -109,9 +109,19 @@ def test_names_in_backticks_dead_letters_and_values_that_are_no_json(
         produce(name, [b'{"a": 1}', b"no json"])
     assert ask(views, f"SELECT a FROM `{kept}`") == [(1,)], "as it will be once it has landed"
     assert ask(views, f"SELECT offset, a FROM {loose} ORDER BY offset") == [(0, 1), (1, None)]
+    assert ask(views, f"SELECT * FROM `{kept}__dead_letter`") == [], "there may be some later"
     land(kept)
     assert ask(views, f"SELECT a FROM `{kept}`") == [(1,)]
     assert ask(views, f"SELECT offset, value FROM `{kept}__dead_letter`") == [(1, b"no json")]
+    assert f"write it in backticks, `{kept}`" in views.hint(f"SELECT * FROM {kept}")
+
+    create_topic(cluster, f"{kept}__dead_letter", partitions=1, configs={"table.value.format": "string"})
+    produce(f"{kept}__dead_letter", [b"a record"])
+    (warning,) = views.prepare(f"SELECT * FROM `{kept}__dead_letter`")
+    assert "not the dead letters" in warning
+    assert ask(views, f"SELECT value FROM `{kept}__dead_letter`") == [("a record",)]
+    delete_topic(cluster, f"{kept}__dead_letter")
+    assert ask(views, f"SELECT value FROM `{kept}__dead_letter`") == [(b"no json",)]
 
 
 def test_offsets_that_retention_took_before_they_landed_are_told_of(
@@ -206,6 +216,7 @@ def chronik(node: NodeProcess, tmp_path: Path) -> Callable[..., subprocess.Compl
         "CHRONIK_WAREHOUSE": str(tmp_path / "warehouse"),
         "CHRONIK_ENGINES": str(tmp_path / "engines"),
         "CHRONIK_SPARK_MASTER": "local[1]",
+        "TZ": "Asia/Tokyo",
         "PYTHONDONTWRITEBYTECODE": "",
     }
 
@@ -254,12 +265,28 @@ def test_the_command_starts_an_engine_reuses_it_and_stops_it(
         prompt = chronik(
             "sql", "--format", "json", stdin=f"SELECT count(*)\n  AS n FROM {name};\nSELEC;\nSELECT 2 AS m;\n"
         )
-        answers = [json.loads(line[line.index("{") :]) for line in prompt.stdout.splitlines() if "{" in line]
-        assert answers == [{"n": 2}, {"m": 2}] and "SELEC" in prompt.stderr
+        assert [json.loads(line) for line in prompt.stdout.splitlines()] == [{"n": 2}, {"m": 2}]
+        assert "SELEC" in prompt.stderr and prompt.returncode == 1
 
         several = chronik("sql", "--format", "csv", stdin='SELECT 1 AS a; SELECT 2 AS b;\nSELECT ";\n" AS c;\n')
-        told = several.stdout.replace("chronik> ", "").replace("      -> ", "")
-        assert list(csv.reader(io.StringIO(told))) == [["a"], ["1"], ["b"], ["2"], ["c"], [";\n"]], several.stderr
+        told = list(csv.reader(io.StringIO(several.stdout)))
+        assert told == [["a"], ["1"], ["b"], ["2"], ["c"], [";\n"]], several.stderr
+        assert several.returncode == 0
+
+        times = chronik(
+            "sql",
+            "--format",
+            "json",
+            "SELECT TIMESTAMP '2026-01-31 12:00:00Z' AS t, array(make_date(20000, 1, 1)) AS d; SELECT 1 AS n\nFRM x",
+        )
+        assert json.loads(times.stdout) == {"t": "2026-01-31 12:00:00", "d": ["+20000-01-01"]}, times.stderr
+        assert times.returncode == 1 and "line 2, pos 0" in times.stderr
+
+        with socket.create_connection(("127.0.0.1", state.port)) as leaving:
+            ask_for_ever = Query(state.token, "SELECT count(*) FROM range(1000000000000000)")
+            leaving.sendall(msgspec.json.encode(ask_for_ever) + b"\n")
+            assert b"columns" in leaving.recv(4096), "it is running, on the one core that there is"
+        assert list(client.query("SELECT 1").rows) == [[1]]
 
         marked = chronik("sql", "SELECT '[red]x[/red] [/y] :smile:' AS m")
         assert "[red]x[/red] [/y] :smile:" in marked.stdout, marked.stderr

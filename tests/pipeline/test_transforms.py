@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from chronik.client import Cluster, Consumer, TopicPartition
 from chronik.client.admin.topics import create_topic
 from chronik.client.offsets import end_offsets
-from chronik.pipeline.sql.statements import is_complete, statements
 from chronik.pipeline.tables.keeper import KeeperSettings, TableKeeper
 from chronik.pipeline.transforms import TransformFailed, run_file, run_python, run_sql
 from harness.node_process import NodeProcess
@@ -90,18 +89,6 @@ def test_orders_are_a_table_with_a_daily_revenue_and_dead_letters_are_replayed(
     assert [(h["key"], h["value"]) for h in mended["headers"]] == [("replayed-from", b"0/3")]
 
 
-def test_a_script_is_cut_at_its_semicolons_and_only_there() -> None:
-    script = 'SELECT \';\' AS a; -- a comment; with one\nSELECT `x;y` FROM t /* ; */ WHERE b = "\\";";\n\n;'
-    assert statements(script) == ["SELECT ';' AS a", 'SELECT `x;y` FROM t   WHERE b = "\\";"']
-    assert statements("SELECT/**/1; SELECT /*+ BROADCAST(t) */ 2") == ["SELECT 1", "SELECT /*+ BROADCAST(t) */ 2"]
-
-
-def test_a_script_is_complete_when_its_last_statement_is() -> None:
-    assert is_complete("SELECT 1;") and is_complete("SELECT ';'; SELECT 2 ; -- and so on\n")
-    for script in ("", "SELECT 1", "SELECT ';", "SELECT 1 /* ;", "SELECT 1 -- ;", 'SELECT ";\n'):
-        assert not is_complete(script), script
-
-
 @pytest.mark.parametrize("last", ["failing", "idle"])
 def test_a_query_that_fails_ends_the_run_whichever_was_started_last(
     spark: SparkSession, node: NodeProcess, topic: Callable[..., str], warehouse: Path, tmp_path: Path, last: str
@@ -161,12 +148,16 @@ def test_an_error_of_a_persons_own_is_shown_with_the_lines_of_the_file_alone(
     spark: SparkSession, node: NodeProcess, warehouse: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "mine.py"
-    script.write_text("def half(text):\n    return int(text) / 2\n\nhalf('ten')\n")
+    (tmp_path / "beside.py").write_text("def half(text):\n    return int(text) / 2\n")
+    script.write_text("from beside import half\n\nhalf('4')\nhalf('ten')\n")
     with pytest.raises(TransformFailed) as raised:
         run_python(script, spark, node.bootstrap, warehouse)
     told = str(raised.value)
     assert "line 4, in <module>" in told and "line 2, in half" in told and told.endswith("'ten'")
     assert "runpy" not in told and "transforms.py" not in told
+    script.write_text("frame = spark.range(1)\n\nframe.select('nothing')\n")
+    with pytest.raises(TransformFailed, match=r"mine\.py, line 3: .*UNRESOLVED_COLUMN"):
+        run_python(script, spark, node.bootstrap, warehouse)
 
 
 def test_what_cannot_be_run_is_named(
@@ -178,6 +169,14 @@ def test_what_cannot_be_run_is_named(
     (tmp_path / "a.txt").touch()
     with pytest.raises(TransformFailed, match="is no transform"):
         run_file(tmp_path / "a.txt", **where)
-    with pytest.raises(TransformFailed, match="line 1 pos 14"):
-        run_sql("SELECT * FROM nowhere", spark, node.bootstrap, warehouse)
+    (tmp_path / "folder.py").mkdir()
+    with pytest.raises(TransformFailed, match="is a folder"):
+        run_file(tmp_path / "folder.py", **where)
+    (tmp_path / "empty.sql").write_text("-- nothing; at all\n")
+    with pytest.raises(TransformFailed, match="there is no statement"):
+        run_file(tmp_path / "empty.sql", **where)
+    with pytest.raises(TransformFailed, match="line 3 pos 15"):
+        run_sql("-- a comment\nSHOW TABLES;\n SELECT * FROM nowhere", spark, node.bootstrap, warehouse)
+    with pytest.raises(TransformFailed, match="DIVIDE_BY_ZERO"):
+        run_sql("SELECT 1 / (id - id) FROM range(1)", spark, node.bootstrap, warehouse)
     assert "org.apache" not in capfd.readouterr().err

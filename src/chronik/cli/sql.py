@@ -6,6 +6,8 @@ import csv
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,9 +15,10 @@ import msgspec
 from cyclopts import Parameter
 
 from chronik.cli.output import show_table
-from chronik.cli.session import Bootstrap, bootstrap_address, fail, failures_told
-from chronik.pipeline.sql.engine_client import Answer, EngineClient, EngineMissing, SqlError, Wanted
-from chronik.pipeline.sql.statements import is_complete, statements
+from chronik.cli.session import EXIT_FAILED, Bootstrap, bootstrap_address, fail, failures_told
+from chronik.cli.sql_prompt import prompt
+from chronik.pipeline.sql.engine_client import Answer, EngineClient, SqlError, Wanted
+from chronik.pipeline.sql.statements import statements
 
 Format = Literal["table", "json", "csv"]
 Warehouse = Annotated[
@@ -24,7 +27,8 @@ Warehouse = Annotated[
 Master = Annotated[str | None, Parameter(help="Where Spark runs: local[*] (default), spark://…, k8s://…, yarn.")]
 
 MAX_TABLE_ROWS = 1_000
-HISTORY = Path("~/.chronik_sql_history")
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""What a terminal would obey instead of showing it: values come from whoever may write to a topic."""
 
 
 def sql(
@@ -51,15 +55,22 @@ def sql(
                 master or os.environ.get("CHRONIK_SPARK_MASTER") or "local[*]",
             )
         )
+        wanted = client.wanted
         if stop:
-            print("stopped the engine" if client.stop() else "no engine is running")
+            none = f"no engine is running for {wanted.bootstrap}, warehouse {wanted.warehouse}, master {wanted.master}"
+            print("stopped the engine" if client.stop() else none)
             return
+        queries = None if query is None else statements(query)
+        if queries == []:
+            fail('the query is empty; ask for example: chronik sql "SHOW TABLES"')
         if client.state() is None:
             _require_spark()
-        if query is not None:
-            _ask(client, query, format)
-        else:
-            _prompt(client, format)
+        if queries is None:
+            if not prompt(lambda one: _ask(client, one, format)):
+                sys.exit(EXIT_FAILED)
+            return
+        for one in queries:
+            _ask(client, one, format)
 
 
 def warehouse_folder(text: str | None) -> Path:
@@ -70,16 +81,19 @@ def warehouse_folder(text: str | None) -> Path:
             f"--warehouse {chosen}: tables are kept in a folder for now, not in an object store; give a path that the "
             "driver and all executors can reach"
         )
-    return Path(chosen.removeprefix("file://")).resolve()
+    folder = Path(chosen.removeprefix("file://")).resolve()
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--warehouse {chosen}: that is a file; give the folder that tables are in")
+    return folder
 
 
 def _ask(client: EngineClient, query: str, format: Format) -> None:
     if client.state() is None:
         print("starting Spark; the next queries are quick", file=sys.stderr)
-    answer = client.query(query)
-    for warning in answer.warnings:
-        print(f"chronik: {warning}", file=sys.stderr)
-    _show(answer, format)
+    with closing(client.query(query)) as answer:
+        for warning in answer.warnings:
+            print(f"chronik: {warning}", file=sys.stderr)
+        _show(answer, format)
 
 
 def _require_spark() -> None:
@@ -96,7 +110,9 @@ def _require_spark() -> None:
 
 def _show(answer: Answer, format: Format) -> None:
     names = [column.name for column in answer.columns]
-    if format == "json":
+    if not names:  # a statement that has no answer
+        list(answer.rows)
+    elif format == "json":
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise SqlError(f"column {twice} is there twice, which a JSON object cannot have: give it a name with AS")
@@ -107,23 +123,22 @@ def _show(answer: Answer, format: Format) -> None:
         writer.writerow(names)
         for row in answer.rows:
             writer.writerow([_cell(value, nothing="") for value in row])
-    elif not names:
-        list(answer.rows)
     else:
         _show_as_table(names, answer.rows)
 
 
 def _show_as_table(names: list[str], rows: Iterator[list[Any]]) -> None:
-    shown: list[list[Any]] = []
-    more = 0
-    for row in rows:
-        if len(shown) < MAX_TABLE_ROWS:
-            shown.append([value if type(value) is int else _cell(value, nothing="NULL") for value in row])
-        else:
-            more += 1
-    show_table(names, shown, "(no rows)")
-    if more:
-        print(f"… and {more} more rows; add LIMIT, or use --format csv or json")
+    shown = [
+        [value if type(value) is int else _visible(value) for value in row] for row in islice(rows, MAX_TABLE_ROWS)
+    ]
+    more = next(rows, None) is not None
+    show_table([name.translate(_CONTROL) for name in names], shown, "(no rows)")
+    if more:  # the rest is not asked for: it may be the whole of a topic
+        print(f"… and more than these {MAX_TABLE_ROWS:,} rows; add LIMIT, or use --format csv or json")
+
+
+def _visible(value: Any) -> str:
+    return _cell(value, nothing="NULL").translate(_CONTROL)
 
 
 def _cell(value: Any, *, nothing: str) -> str:
@@ -134,41 +149,3 @@ def _cell(value: Any, *, nothing: str) -> str:
     if isinstance(value, dict | list):
         return msgspec.json.encode(value).decode()
     return str(value)
-
-
-def _prompt(client: EngineClient, format: Format) -> None:
-    """Read queries, each ended by a semicolon, until the input ends."""
-    import readline
-
-    history = HISTORY.expanduser()
-    if sys.stdin.isatty():
-        print("Queries end with ; and this prompt with Ctrl-D. Every topic is a table: SHOW TABLES;")
-        if history.exists():
-            readline.read_history_file(history)
-    gathered = ""
-    try:
-        while True:
-            line = input("chronik> " if not gathered else "      -> ")
-            if not gathered and line.strip().rstrip(";").lower() in ("exit", "quit", "\\q"):
-                break
-            gathered = f"{gathered}\n{line}" if gathered else line
-            if is_complete(gathered):
-                _ask_all(client, gathered, format)
-                gathered = ""
-    except EOFError:
-        _ask_all(client, gathered, format)
-    except KeyboardInterrupt:
-        print()
-    finally:
-        if sys.stdin.isatty():
-            readline.set_history_length(1_000)
-            readline.write_history_file(history)
-
-
-def _ask_all(client: EngineClient, gathered: str, format: Format) -> None:
-    """The queries of a prompt: an error is told, and the prompt goes on."""
-    for query in statements(gathered):
-        try:
-            _ask(client, query, format)
-        except (SqlError, EngineMissing) as error:
-            print(f"chronik: {error}", file=sys.stderr)

@@ -15,8 +15,24 @@ from chronik.pipeline.source_options import OptionError, Position, ReadOptions, 
 log = logging.getLogger(__name__)
 
 
+SOURCE_REMEDY = "Set failOnDataLoss=false to go on without them, or start anew at another offset"
+TABLE_REMEDY = "Start with --allow-gaps to go on without them"
+QUERY_REMEDY = "Ask again: the answer is then of what is there"
+
+
 class DataLoss(Exception):
-    """Offsets that were to be read are not in the log any more. The text names them and says what to do."""
+    """Offsets that were to be read are not in the log any more. The text names them and says what to do.
+
+    What that is depends on who reads: a reader other than the source gives a remedy of its own.
+    """
+
+    def __init__(self, gap: str, remedy: str = SOURCE_REMEDY) -> None:
+        super().__init__(gap, remedy)  # so that it survives the way from one process to another
+        self.gap = gap
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.gap}. {self.remedy}"
 
 
 def partitions_of(cluster: Cluster, subscription: Subscription) -> list[TopicPartition]:
@@ -123,5 +139,5 @@ def lost(place: TopicPartition, start: int, end: int, why: str, fail: bool) -> N
     """Raise DataLoss, or record the gap as a warning."""
     gap = f"offsets {start} to {end - 1} of {place} ({end - start} offsets) were to be read and are not there: {why}"
     if fail:
-        raise DataLoss(f"{gap}. Set failOnDataLoss=false to go on without them, or start anew at another offset")
-    log.warning("%s; going on without them because failOnDataLoss is false", gap)
+        raise DataLoss(gap)
+    log.warning("%s; going on without them", gap)

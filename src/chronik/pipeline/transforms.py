@@ -13,19 +13,26 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chronik.client.errors import ClientError
 from chronik.pipeline.java import require_java
 from chronik.pipeline.spark_session import require_pyspark, start_session
-from chronik.pipeline.sql.sql_errors import explain
+from chronik.pipeline.sql.sql_errors import NO_SUCH_TABLE, explain
 from chronik.pipeline.sql.statements import statements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHECKPOINTS = "_checkpoints"
+CHECKPOINTS = "@checkpoints"
+"""A folder of the warehouse. Tables are folders beside it, by the names of topics: this one no topic can have."""
+
+OLD_CHECKPOINTS = "_checkpoints"
+"""Where checkpoints were before. A topic can have that name."""
+
+_PARTS_OF_A_CHECKPOINT = ("metadata", "offsets", "commits")
 _POLL_S = 1
 _PROJECT_FILES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 
@@ -36,22 +43,31 @@ class TransformFailed(ClientError):
 
 def run_file(file: Path, *, bootstrap: str, warehouse: Path, master: str | None) -> None:
     """Run one file, or project, to its end."""
-    if not file.exists():
-        raise TransformFailed(f"there is no file {file}")
+    if not file.is_file():
+        raise TransformFailed(f"{file} is a folder; give a file in it" if file.is_dir() else f"there is no file {file}")
     os.environ["CHRONIK_BOOTSTRAP"] = bootstrap
     os.environ["CHRONIK_WAREHOUSE"] = str(warehouse)
     if file.name in _PROJECT_FILES:
         _run_project(file, master)
     elif file.suffix == ".py":
+        # For the workers that Spark starts on this machine, which unpickle what a file imported from beside it.
+        beside = [str(file.resolve().parent), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(part for part in beside if part)
         spark = start_session(file.stem, master)
         try:
             run_python(file, spark, bootstrap, warehouse)
         finally:
             spark.stop()
     elif file.suffix == ".sql":
+        try:
+            script = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise TransformFailed(f"{file} is no text in UTF-8: {error}") from error
+        if not statements(script):
+            raise TransformFailed(f"there is no statement in {file}")
         spark = start_session(file.stem, master)
         try:
-            run_sql(file.read_text(), spark, bootstrap, warehouse)
+            run_sql(script, spark, bootstrap, warehouse)
         finally:
             spark.stop()
     else:
@@ -62,15 +78,32 @@ def checkpoints(warehouse: Path, file: Path) -> Callable[[str], str]:
     """Where the queries of a file keep their checkpoints: under the warehouse, by the names of file and query."""
 
     def checkpoint(name: str) -> str:
+        if not name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise ValueError(f"checkpoint({name!r}): a query needs a name, without . or .. between slashes")
         folder = warehouse / CHECKPOINTS / file.stem / name
+        if not folder.exists():
+            _bring(warehouse / OLD_CHECKPOINTS / file.stem / name, folder)
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
 
     return checkpoint
 
 
+def _bring(old: Path, new: Path) -> None:
+    """Move a checkpoint from where it was before, if it is one: it holds no path of its own, and its query goes on."""
+    if not any((old / part).exists() for part in _PARTS_OF_A_CHECKPOINT):
+        return
+    new.parent.mkdir(parents=True, exist_ok=True)
+    old.rename(new)
+    print(f"chronik: moved the checkpoint {old} to {new}", file=sys.stderr)
+    for emptied in (old.parent, old.parent.parent):
+        with suppress(OSError):  # others are still there
+            emptied.rmdir()
+
+
 def run_python(file: Path, spark: SparkSession, bootstrap: str, warehouse: Path) -> None:
     """Run a PySpark file, then wait for the streaming queries that it started."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     names = {
@@ -79,14 +112,18 @@ def run_python(file: Path, spark: SparkSession, bootstrap: str, warehouse: Path)
         "warehouse": str(warehouse),
         "checkpoint": checkpoints(warehouse, file),
     }
+    beside = str(file.resolve().parent)
+    sys.path.insert(0, beside)  # as Python has it for a script: modules beside it can be imported
     try:
         spark.streams.resetTerminated()
         runpy.run_path(str(file), init_globals=names, run_name="__main__")
         _wait_for(spark)
-    except PySparkException as error:
-        raise TransformFailed(_told(error)) from error
+    except (PySparkException, Py4JError) as error:
+        raise TransformFailed(f"{_place_in(file, error)}{_told(error)}") from error
     except Exception as error:
         raise TransformFailed(f"{file} failed:\n{_stack_in(file, error)}") from error
+    finally:
+        sys.path.remove(beside)
 
 
 def _stack_in(file: Path, error: Exception) -> str:
@@ -97,10 +134,16 @@ def _stack_in(file: Path, error: Exception) -> str:
     return "".join(traceback.format_exception(type(error), error, stack)).rstrip()
 
 
+def _place_in(file: Path, error: Exception) -> str:
+    """The line of the file that a failure of Spark's comes from, if it comes from one: a query fails on its own."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return f"{file}, line {lines[-1]}: " if lines else ""
+
+
 def _wait_for(spark: SparkSession) -> None:
     """Wait until all streaming queries have ended; the first that fails, or has failed by now, ends the wait."""
     queries = spark.streams.active
-    spark.streams.awaitAnyTermination(_POLL_S)  # raises what ended one that is not active any more
+    spark.streams.awaitAnyTermination(0)  # raises what ended one that is not active any more
     while True:
         for query in queries:
             failure = query.exception()
@@ -114,9 +157,12 @@ def _wait_for(spark: SparkSession) -> None:
 
 def run_sql(script: str, spark: SparkSession, bootstrap: str, warehouse: Path) -> None:
     """Run the statements of a script one after the other; what those say that have an answer is printed."""
-    from pyspark.errors import PySparkException
+    from deltalake.exceptions import DeltaError
+    from py4j.protocol import Py4JError
+    from pyspark.errors import AnalysisException, PySparkException
 
     from chronik.pipeline.sql.topic_views import TopicViews
+    from chronik.pipeline.tables.delta_table import ForeignTable
 
     views = TopicViews(spark, bootstrap, warehouse)
     for statement in statements(script):
@@ -124,10 +170,13 @@ def run_sql(script: str, spark: SparkSession, bootstrap: str, warehouse: Path) -
             for warning in views.prepare(statement):
                 print(f"chronik: {warning}", file=sys.stderr)
             frame = spark.sql(statement)
-        except PySparkException as error:
-            raise TransformFailed(explain(error)) from error
-        if frame.columns:
-            frame.show(truncate=False)
+            if frame.columns:
+                frame.show(truncate=False)
+        except (PySparkException, Py4JError) as error:
+            missing = isinstance(error, AnalysisException) and error.getCondition() == NO_SUCH_TABLE
+            raise TransformFailed(explain(error) + (views.hint(statement) if missing else "")) from error
+        except (ForeignTable, DeltaError) as error:
+            raise TransformFailed(str(error)) from error
 
 
 def _run_project(file: Path, master: str | None) -> None:

@@ -7,6 +7,9 @@
 | `sampling` | columns of JSON values that have not landed |
 | `engine` | the process that keeps Spark warm: queries over loopback, with a token |
 | `engine_client` | finding, starting and asking that process; imports no Spark |
+| `caller_watch` | a query whose caller has left is cancelled |
+| `process_identity` | whether a process is still the one that it was |
+| `connect_server` | `chronik pipeline connect`: topics for notebooks |
 | `statements` | where the statements of a script end |
 | `answers` | rows as JSON values between the two |
 | `sql_errors` | what a person is told when a query fails |

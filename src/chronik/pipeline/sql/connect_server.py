@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from chronik.protocol.errors import KafkaError
 
 RENEW_S = 5.0
 _POLL_S = 0.2
+_LAST_PORT = 65_535
 
 
 def serve(
@@ -35,6 +37,7 @@ def serve(
     token: str | None = None,
 ) -> None:
     """Serve until told to stop. The token is CHRONIK_CONNECT_TOKEN, or a new one that is printed."""
+    check_port(port)  # Spark would try for half a minute, and then tell of it in Java
     chosen = token or os.environ.get("CHRONIK_CONNECT_TOKEN") or secrets.token_urlsafe(24)
     spark = start_session("chronik connect", master, connect_settings(port, chosen))
     views = TopicViews(spark, bootstrap, warehouse, shared=True)
@@ -55,6 +58,18 @@ def serve(
         told = warnings
         due = time.monotonic() + RENEW_S
     spark.stop()
+
+
+def check_port(port: int) -> None:
+    """ClientError when nobody can listen on a port of loopback, or somebody does."""
+    if not 1 <= port <= _LAST_PORT:
+        raise ClientError(f"--port {port}: ports are from 1 to {_LAST_PORT}")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ClientError(f"port {port} cannot be listened on: {error.strerror}. Choose one with --port") from error
 
 
 def _tell(warnings: list[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hmac
+import itertools
 import logging
 import os
 import secrets
@@ -17,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -25,9 +27,11 @@ import msgspec
 
 from chronik.client.errors import ClientError
 from chronik.pipeline.spark_session import start_session
-from chronik.pipeline.sql.answers import plain
+from chronik.pipeline.sql.answers import plain, shown
+from chronik.pipeline.sql.caller_watch import cancelled_if_left
 from chronik.pipeline.sql.engine_client import MAX_QUERY_BYTES, START_DEADLINE_S, STATE, EngineState, Query, Wanted
-from chronik.pipeline.sql.sql_errors import explain
+from chronik.pipeline.sql.process_identity import UNKNOWN, identity_of
+from chronik.pipeline.sql.sql_errors import NO_SUCH_TABLE, explain
 from chronik.protocol.errors import KafkaError
 
 log = logging.getLogger(__name__)
@@ -68,7 +72,9 @@ class Engine:
         self._stopping = threading.Event()
         self._last_used = time.monotonic()
         self._running = 0
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._planning = threading.Lock()
 
     def run(self) -> None:
         from chronik.pipeline.sql.topic_views import TopicViews
@@ -104,7 +110,7 @@ class Engine:
         return int(self._listener.getsockname()[1])
 
     def _write_state(self) -> None:
-        state = EngineState(os.getpid(), self._port, self.connect_port, self.token)
+        state = EngineState(os.getpid(), self._port, self.connect_port, self.token, identity_of(os.getpid()) or UNKNOWN)
         fresh = self.folder / f"{STATE}.new"
         fresh.touch(mode=0o600)
         fresh.chmod(0o600)
@@ -136,47 +142,79 @@ class Engine:
                 log.warning("a caller went away or sent no query: %s", error)
 
     def _answer(self, sql: str, caller: socket.socket) -> None:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        from chronik.pipeline.tables.delta_table import ForeignTable
-
         with self._lock:
             self._running += 1
             if self._running > MAX_CALLERS:
                 self._running -= 1
                 _send(caller, {"error": f"{MAX_CALLERS} queries are running already; try again when one is done"})
                 return
+        tag = f"chronik-sql-{next(self._numbers)}"
         try:
-            self._run(sql, caller)
-        except (PySparkException, Py4JError) as error:
-            _send(caller, {"error": explain(error)})
-        except KafkaError as error:
-            _send(caller, {"error": f"{error.message} ({error.code.name})"})
-        except (ClientError, ValueError, ForeignTable) as error:
-            _send(caller, {"error": str(error)})
-        except Exception as error:  # a caller who is told nothing would take the engine for dead
-            log.warning("a query failed", exc_info=True)
-            _send(caller, {"error": f"{type(error).__name__}: {error}"})
+            with cancelled_if_left(caller, lambda: self._cancel(tag)) as left:
+                self._told(sql, caller, tag, left)
+            if left():
+                log.info("a caller left before the end of the answer; the query was cancelled")
         finally:
             with self._lock:
                 self._running -= 1
             self._last_used = time.monotonic()
 
-    def _run(self, sql: str, caller: socket.socket) -> None:
+    def _told(self, sql: str, caller: socket.socket, tag: str, left: Callable[[], bool]) -> None:
+        """Run a query and send what comes of it, be it a failure."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        from chronik.pipeline.tables.delta_table import ForeignTable
+
+        try:
+            self._run(sql, caller, tag, left)
+        except Exception as error:
+            if left():
+                return
+            if isinstance(error, PySparkException | Py4JError):
+                told = explain(error) + self._hint(sql, error)
+            elif isinstance(error, KafkaError):
+                told = f"{error.message} ({error.code.name})"
+            elif isinstance(error, ClientError | ValueError | ForeignTable):
+                told = str(error)
+            else:  # a caller who is told nothing would take the engine for dead
+                log.warning("a query failed", exc_info=True)
+                told = f"{type(error).__name__}: {error}"
+            _send(caller, {"error": told})
+
+    def _run(self, sql: str, caller: socket.socket, tag: str, left: Callable[[], bool]) -> None:
         began = time.monotonic()
-        with self._lock:  # views are renewed by one query at a time; what each has planned stays as it is
+        # Both hold for this thread alone, of which each query has one.
+        self.spark.sparkContext.addJobTag(tag)
+        self.spark.sparkContext.setInterruptOnCancel(True)
+        with self._planning:  # views are renewed by one query at a time; what each has planned stays as it is
+            if left():
+                return
             warnings = self.views.prepare(sql)
             frame = self.spark.sql(sql)
         columns = [{"name": field.name, "type": field.dataType.simpleString()} for field in frame.schema.fields]
         _send(caller, {"columns": columns, "warnings": warnings})
         rows: list[Any] = []
-        for row in frame.toLocalIterator(prefetchPartitions=True):
+        for row in shown(frame).toLocalIterator(prefetchPartitions=True):
             rows.append([plain(value) for value in row])
             if len(rows) >= ROWS_PER_LINE:
                 _send(caller, {"rows": rows})
                 rows = []
         _send(caller, {"rows": rows, "end": True, "seconds": time.monotonic() - began})
+
+    def _hint(self, sql: str, error: Exception) -> str:
+        from pyspark.errors import AnalysisException
+
+        missing = isinstance(error, AnalysisException) and error.getCondition() == NO_SUCH_TABLE
+        return self.views.hint(sql) if missing else ""
+
+    def _cancel(self, tag: str) -> None:
+        from py4j.protocol import Py4JError
+
+        try:
+            self.spark.sparkContext.cancelJobsWithTag(tag)
+        except (Py4JError, OSError) as error:  # Spark is ending, and the query with it
+            log.warning("a query whose caller left could not be cancelled: %s", error)
 
 
 def _send(caller: socket.socket, document: Any) -> None:

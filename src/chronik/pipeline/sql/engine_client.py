@@ -9,13 +9,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from chronik.client.errors import ClientError
+from chronik.pipeline.sql.process_identity import UNKNOWN, identity_of
 
 STATE = "engine.json"
 MAX_QUERY_BYTES = 1024 * 1024
@@ -41,6 +43,17 @@ class EngineState(msgspec.Struct, frozen=True):
     port: int
     connect_port: int
     token: str
+    identity: str = UNKNOWN
+    """Tells the process from another that is given its number once it has ended."""
+
+    def alive(self) -> bool:
+        """Whether the process is there; one that is known to be another is not."""
+        found = identity_of(self.pid)
+        return found is not None and (UNKNOWN in (found, self.identity) or found == self.identity)
+
+    def certain(self) -> bool:
+        """Whether the process is there and beyond doubt the engine, so that it may be sent a signal."""
+        return self.identity != UNKNOWN and identity_of(self.pid) == self.identity
 
 
 class Query(msgspec.Struct):
@@ -74,11 +87,15 @@ class Piece(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """A whole answer: its columns first, rows as they come."""
+    """A whole answer: its columns first, rows as they come. It is closed when no more are wanted: the query ends."""
 
     columns: list[Column]
     warnings: list[str]
     rows: Iterator[list[Any]]
+    pieces: Generator[Piece]
+
+    def close(self) -> None:
+        self.pieces.close()
 
 
 def engines_folder() -> Path:
@@ -101,16 +118,20 @@ class EngineClient:
         """How to reach the engine, if one is there and alive."""
         try:
             state = msgspec.json.decode((self.folder / STATE).read_bytes(), type=EngineState)
-            os.kill(state.pid, 0)
         except (OSError, msgspec.DecodeError):
             return None
-        return state
+        return state if state.alive() else None
 
     def start(self) -> EngineState:
         """Start the engine, detached from this terminal, and wait until it answers."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.folder.chmod(0o700)
-        (self.folder / "wanted.json").write_bytes(msgspec.json.encode(self.wanted))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.folder.chmod(0o700)
+            (self.folder / "wanted.json").write_bytes(msgspec.json.encode(self.wanted))
+        except OSError as error:
+            raise EngineMissing(
+                f"the engine of SQL needs a folder of its own: {error}. Set CHRONIK_ENGINES to one that can be written"
+            ) from error
         log_path = self.folder / "engine.log"
         with log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -142,9 +163,9 @@ class EngineClient:
             first, pieces = self._begin(sql)
         if first.error is not None:
             raise SqlError(first.error)
-        return Answer(first.columns or [], first.warnings, _rows(first, pieces))
+        return Answer(first.columns or [], first.warnings, _rows(first, pieces), pieces)
 
-    def _begin(self, sql: str) -> tuple[Piece, Iterator[Piece]]:
+    def _begin(self, sql: str) -> tuple[Piece, Generator[Piece]]:
         state = self.state() or self.start()
         pieces = self._ask(state, Query(state.token, sql))
         try:
@@ -155,6 +176,10 @@ class EngineClient:
         except ConnectionRefusedError as error:
             (self.folder / STATE).unlink(missing_ok=True)  # left by one that was killed
             raise EngineMissing(f"the engine (process {state.pid}) cannot be reached: {error}; ask again") from error
+        except TimeoutError as error:
+            raise EngineMissing(
+                f"the engine (process {state.pid}) does not answer. End it with: chronik sql --stop, then ask again"
+            ) from error
 
     def stop(self) -> bool:
         """End the engine; whether there was one."""
@@ -162,21 +187,35 @@ class EngineClient:
         if state is None:
             return False
         try:
-            list(self._ask(state, Query(state.token, stop=True)))
-        except (OSError, EngineMissing):
-            os.kill(state.pid, signal.SIGTERM)
+            told = list(self._ask(state, Query(state.token, stop=True), STOP_DEADLINE_S))
+            refused = told[0].error if told else "it hung up"
+        except (OSError, EngineMissing) as error:
+            refused = str(error)
+        if refused is not None and not self._signalled(state, refused):
+            return False
         deadline = time.monotonic() + STOP_DEADLINE_S
         while time.monotonic() < deadline:
-            try:
-                os.kill(state.pid, 0)
-            except OSError:
+            if not state.alive():
                 return True
             time.sleep(_POLL_S)
-        raise EngineMissing(f"the engine (process {state.pid}) did not end within {STOP_DEADLINE_S:g} s")
+        raise EngineMissing(f"the engine did not end within {STOP_DEADLINE_S:g} s. End it with: kill -9 {state.pid}")
 
-    def _ask(self, state: EngineState, query: Query) -> Iterator[Piece]:
+    def _signalled(self, state: EngineState, why: str) -> bool:
+        """Tell an engine that does not answer to end; False when it is gone. What may be another is left alone."""
+        if state.certain():
+            with suppress(ProcessLookupError):
+                os.kill(state.pid, signal.SIGTERM)
+            return True
+        if not state.alive():
+            return False
+        raise EngineMissing(
+            f"the engine does not answer ({why}), and process {state.pid} may be another by now. Look at it with "
+            f"`ps -p {state.pid}`: if it is the engine, `kill {state.pid}`; if not, remove {self.folder / STATE}"
+        )
+
+    def _ask(self, state: EngineState, query: Query, patience_s: float | None = None) -> Generator[Piece]:
         with socket.create_connection(("127.0.0.1", state.port), _CONNECT_S) as connection:
-            connection.settimeout(None)
+            connection.settimeout(patience_s)
             try:
                 connection.sendall(msgspec.json.encode(query) + b"\n")
                 with connection.makefile("rb") as stream:

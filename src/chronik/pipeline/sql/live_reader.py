@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from chronik.client import Cluster
 from chronik.pipeline.batch_reader import RangesPartition
+from chronik.pipeline.positions import QUERY_REMEDY, DataLoss
 from chronik.pipeline.pushdown import NarrowingReader
 from chronik.pipeline.range_reader import consumer_settings, read_ranges
 from chronik.pipeline.ranges import OffsetRange, deal
@@ -73,13 +74,16 @@ class LiveReader(NarrowingReader):
         part = self.part
         schema = _columns(part)
         maker = RowMaker(part.value_format, schema_of_text(part.typed), part.on_error, keep_bad=part.keep_bad)
-        with Cluster(part.bootstrap) as cluster:
-            for _, batch in read_ranges(cluster, partition.ranges, consumer_settings(), columns=READ_COLUMNS):
-                rows = maker.convert(batch).rows
-                if rows.num_rows:
-                    days = pa.array(days_of(rows).astype(np.int32)).cast(pa.date32())
-                    arrays = [*rows.columns, days]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        try:
+            with Cluster(part.bootstrap) as cluster:
+                for _, batch in read_ranges(cluster, partition.ranges, consumer_settings(), columns=READ_COLUMNS):
+                    rows = maker.convert(batch).rows
+                    if rows.num_rows:
+                        days = pa.array(days_of(rows).astype(np.int32)).cast(pa.date32())
+                        arrays = [*rows.columns, days]
+                        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        except DataLoss as error:
+            raise DataLoss(error.gap, QUERY_REMEDY) from None
 
 
 def _columns(part: LivePart) -> pa.Schema:

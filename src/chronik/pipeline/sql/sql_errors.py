@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+NO_SUCH_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
+"""The name that Spark gives to the error."""
 
 _PLAN = re.compile(r"^\s*(['+:]|\w+ \[|Project|Filter|Aggregate|Relation|SubqueryAlias|Sort|Join|GlobalLimit)")
 _PYTHON_FAILURE = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|DataLoss|GaveUp|Failed|Range)): (.*)$")
+_SQL_SHOWN = re.compile(r"^== SQL\b.*==$")
+_CARET = re.compile(r"^[-\s]*\^+\s*$")
+_JAVA = ("JVM stacktrace", "at org.", "at java.", "Caused by", "Driver stacktrace")
 _MAX_LINES = 12
+_LINES_BEFORE_CARET = 3
 
 
 def explain(error: BaseException) -> str:
@@ -16,13 +24,28 @@ def explain(error: BaseException) -> str:
         found = _PYTHON_FAILURE.match(line.strip())
         if found and "Traceback" in text:
             return found.group(2).strip()
+    lines = text.splitlines()
+    begin = next((index for index, line in enumerate(lines) if _SQL_SHOWN.match(line)), len(lines))
+    told = [*_without_java_and_plans(lines[:begin]), *_around_the_caret(lines[begin:])]
+    return "\n".join(told[:_MAX_LINES]).strip() or type(error).__name__
+
+
+def _without_java_and_plans(lines: Sequence[str]) -> list[str]:
     kept: list[str] = []
-    for line in text.splitlines():
-        if line.strip().startswith(("JVM stacktrace", "at org.", "at java.", "Caused by", "Driver stacktrace")):
+    for line in lines:
+        if line.strip().startswith(_JAVA):
             break
         if kept and _PLAN.match(line) and "==" not in line and "^" not in line:
             break
-        kept.append(line.rstrip().removesuffix(";"))
-    while kept and not kept[-1].strip():
-        kept.pop()
-    return "\n".join(kept[:_MAX_LINES]).strip() or type(error).__name__
+        if line.strip():
+            kept.append(line.rstrip().removesuffix(";"))
+    return kept
+
+
+def _around_the_caret(lines: Sequence[str]) -> list[str]:
+    """Of the SQL that Spark repeats, the lines that lead to the place it points at."""
+    caret = next((index for index, line in enumerate(lines) if _CARET.match(line)), None)
+    if caret is None:
+        return []
+    before = [line.rstrip() for line in lines[1:caret] if line.strip()]
+    return [lines[0], *before[-_LINES_BEFORE_CARET:], lines[caret].rstrip()]

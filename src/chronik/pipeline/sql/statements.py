@@ -7,18 +7,27 @@ import re
 _TOKEN = re.compile(
     r"""'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `[^`]*` | --[^\n]* | /\*.*?(?:\*/|\Z) | .""", re.DOTALL | re.VERBOSE
 )
+_VISIBLE = re.compile(r"[^\n]")
 _QUOTES = {"'", '"', "`"}
 
 
 def statements(script: str) -> list[str]:
-    """A script cut at its semicolons. Comments are left out, but for hints to Spark."""
-    parts: list[str] = [""]
+    """A script cut at its semicolons, each statement at the line and the column that it has in the script.
+
+    What comes before it, and comments in it but for hints to Spark, are blank: errors name places in the script.
+    """
+    found: list[str] = []
+    before, current = "", ""
     for token in _TOKEN.findall(script):
         if token == ";":
-            parts.append("")
+            if current.strip():
+                found.append(before + current.rstrip())
+            before, current = _place_behind(before + current + token), ""
         else:
-            parts[-1] += " " if _is_comment(token) else token
-    return [part.strip() for part in parts if part.strip()]
+            current += _blank(token) if _is_comment(token) else token
+    if current.strip():
+        found.append(before + current.rstrip())
+    return found
 
 
 def is_complete(script: str) -> bool:
@@ -29,3 +38,12 @@ def is_complete(script: str) -> bool:
 
 def _is_comment(token: str) -> bool:
     return token.startswith(("--", "/*")) and not token.startswith("/*+")
+
+
+def _place_behind(text: str) -> str:
+    """What leads to the place behind a text: its line breaks, and blanks up to the column."""
+    return "\n" * text.count("\n") + " " * (len(text) - text.rfind("\n") - 1)
+
+
+def _blank(text: str) -> str:
+    return _VISIBLE.sub(" ", text)

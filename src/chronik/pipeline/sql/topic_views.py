@@ -64,17 +64,30 @@ class TopicViews:
         """Make or renew the views of the topics that a query names; warnings that its reader should see."""
         topics = {topic.name: topic for topic in list_topics(self.cluster)}
         self._drop_all_but(topics)
-        words = mentioned(sql)
-        named = distinct(topics) if _ALL_TOPICS.match(sql) else topics_named(topics, words)
         warnings: list[str] = []
+        if _ALL_TOPICS.match(sql):
+            named = distinct(topics)
+            warnings += alike_in_case(topics)
+        else:
+            letters = {name + DEAD_LETTER_SUFFIX for name in topics}
+            named = topics_named(letters | topics.keys(), mentioned(sql))
         for name in named:
-            warnings += self._make(topic_settings(self.cluster, topics[name]))
-        folded = {word.casefold() for word in words}
-        for name, topic in topics.items():
-            letters = name + DEAD_LETTER_SUFFIX
-            if letters.casefold() in folded and letters not in topics:
-                self._make_dead_letters(topic_settings(self.cluster, topic))
+            if name in topics:
+                warnings += self._make(topic_settings(self.cluster, topics[name]))
+                warnings += _hides_dead_letters(name, topics)
+            else:
+                self._make_dead_letters(topic_settings(self.cluster, topics[name.removesuffix(DEAD_LETTER_SUFFIX)]))
         return warnings
+
+    def hint(self, sql: str) -> str:
+        """What may help when a query names a table that is not there; nothing where nothing does."""
+        try:
+            meant = unquoted((topic.name for topic in list_topics(self.cluster)), sql)
+        except (KafkaError, ClientError):
+            return ""
+        if not meant:
+            return ""
+        return f"\nTopic {meant[0]} has dots or dashes in its name: write it in backticks, `{meant[0]}`"
 
     def prepare_all(self) -> list[str]:
         """Make or renew the views of all topics; warnings, also of topics that have none because of a failure."""
@@ -82,7 +95,7 @@ class TopicViews:
 
         topics = {topic.name: topic for topic in list_topics(self.cluster)}
         self._drop_all_but(topics)
-        warnings: list[str] = []
+        warnings = alike_in_case(topics)
         for name in distinct(topics):
             try:
                 warnings += self._make(topic_settings(self.cluster, topics[name]))
@@ -100,10 +113,11 @@ class TopicViews:
         table = TopicTable(table_folder(self.warehouse, settings.topic), settings, pa.schema([]))
         warnings: list[str] = []
         try:
-            exists = table.open()
+            # A topic that is named as dead letters are is never kept: what is in that folder is not its table.
+            exists = not settings.topic.endswith(DEAD_LETTER_SUFFIX) and table.open()
         except ForeignTable as error:
             warnings.append(f"{error}. Only the live log is read")
-            exists, table = False, TopicTable(self.warehouse / "none", settings, pa.schema([]))
+            exists = False
         ranges, lost = self._live_ranges(settings, table)
         warnings += lost
         typed = typed_columns(table.columns())
@@ -131,9 +145,10 @@ class TopicViews:
         return warnings
 
     def _make_dead_letters(self, settings: TableSettings) -> None:
+        """The view is empty where there are no dead letters: a topic may always be asked for them."""
         table = TopicTable(table_folder(self.warehouse, settings.dead_letter), settings, dead_letter_columns())
-        if table.open():
-            self._register(settings.dead_letter, self._landed_part(table, dead_letter_columns()))
+        table.open()
+        self._register(settings.dead_letter, self._landed_part(table, dead_letter_columns()))
 
     def _live_ranges(self, settings: TableSettings, table: TopicTable) -> tuple[list[OffsetRange], list[str]]:
         places = [TopicPartition(settings.topic, partition) for partition in settings.partitions]
@@ -216,9 +231,36 @@ def topics_named(topics: Collection[str], words: set[str]) -> list[str]:
     return chosen
 
 
+def unquoted(topics: Iterable[str], sql: str) -> list[str]:
+    """Topics that a query names without the backticks that their names need."""
+    bare = re.sub(r"`[^`]*`", "``", sql).casefold()
+    return sorted(
+        name
+        for name in topics
+        if re.search(r"[.-]", name) and re.search(rf"(?<![\w.-]){re.escape(name.casefold())}(?![\w.-])", bare)
+    )
+
+
 def distinct(topics: Iterable[str]) -> list[str]:
     """The topics without those that differ from another in nothing but case."""
     return sorted({name.casefold(): name for name in sorted(topics, reverse=True)}.values())
+
+
+def alike_in_case(topics: Iterable[str]) -> list[str]:
+    """What is said of topics that have no view beside another of the same name in other letters."""
+    chosen = {name.casefold(): name for name in distinct(topics)}
+    return [
+        f"topic {name} is left out beside {chosen[name.casefold()]}: to SQL, names that differ in case alone are one"
+        for name in sorted(topics)
+        if chosen[name.casefold()] != name
+    ]
+
+
+def _hides_dead_letters(name: str, topics: Collection[str]) -> list[str]:
+    of = name.removesuffix(DEAD_LETTER_SUFFIX)
+    if of == name or of not in topics:
+        return []
+    return [f"{name} is the topic of that name here, not the dead letters of topic {of}"]
 
 
 def _quoted(name: str) -> str:
