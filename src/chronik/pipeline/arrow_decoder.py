@@ -79,8 +79,7 @@ def decode_batches(
     """
     names = list(columns) if columns is not None else TOPIC_COLUMNS.names
     schema = pa.schema([TOPIC_COLUMNS.field(name) for name in names])
-    for group in _groups([info for info in batches if info.record_count and not info.is_control]):
-        buffer, sections = _sections(data, group)
+    for group, buffer, sections in _groups(data, [i for i in batches if i.record_count and not i.is_control]):
         try:
             fields = _locate(buffer, group, sections)
             headers = _locate_headers(buffer, fields) if fields.header_count.any() else None
@@ -101,37 +100,42 @@ def decode_batches(
 # -- from batches to one buffer ---------------------------------------------------------------------------------------
 
 
-def _groups(batches: list[BatchInfo]) -> Iterator[list[BatchInfo]]:
-    """Batches in groups that decode together within MAX_CHUNK_BYTES, by their size before decompression."""
-    group: list[BatchInfo] = []
+class _Group(NamedTuple):
+    """Batches that decode together: one buffer that holds their records sections, and (start, end) of each in it."""
+
+    batches: list[BatchInfo]
+    buffer: memoryview
+    sections: Ints
+
+
+def _groups(data: Buffer, batches: Sequence[BatchInfo]) -> Iterator[_Group]:
+    """Batches in groups of at most MAX_CHUNK_BYTES, counted after decompression: a topic may compress very well."""
+    view = memoryview(data)
+    gathered: list[tuple[BatchInfo, Buffer]] = []
     size = 0
     for info in batches:
-        weight = info.size if info.compression is Compression.NONE else info.size * 4
-        if group and size + weight > MAX_CHUNK_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(info)
-        size += weight
-    if group:
-        yield group
+        part: Buffer = view[info.position + HEADER_SIZE : info.end]
+        if info.compression is not Compression.NONE:
+            part = decompress(info.compression, part, MAX_DECOMPRESSED_BYTES)
+        if gathered and size + len(part) > MAX_CHUNK_BYTES:
+            yield _group(view, gathered)
+            gathered, size = [], 0
+        gathered.append((info, part))
+        size += len(part)
+    if gathered:
+        yield _group(view, gathered)
 
 
-def _sections(data: Buffer, group: Sequence[BatchInfo]) -> tuple[memoryview, Ints]:
-    """One buffer that holds all records sections, and (start, end) of each. Nothing is copied if none is compressed."""
-    view = memoryview(data)
-    if all(info.compression is Compression.NONE for info in group):
-        return view, np.array([(info.position + HEADER_SIZE, info.end) for info in group], np.int64)
-    parts: list[Buffer] = []
-    bounds: list[tuple[int, int]] = []
-    position = 0
-    for info in group:
-        section = view[info.position + HEADER_SIZE : info.end]
-        codec = info.compression
-        part = section if codec is Compression.NONE else decompress(codec, section, MAX_DECOMPRESSED_BYTES)
-        parts.append(part)
-        bounds.append((position, position + len(part)))
-        position += len(part)
-    return memoryview(b"".join(parts)), np.array(bounds, np.int64)
+def _group(view: memoryview, gathered: Sequence[tuple[BatchInfo, Buffer]]) -> _Group:
+    """Nothing is copied if none is compressed."""
+    batches = [info for info, _ in gathered]
+    if all(info.compression is Compression.NONE for info in batches):
+        bounds = [(info.position + HEADER_SIZE, info.end) for info in batches]
+        return _Group(batches, view, np.array(bounds, np.int64))
+    parts = [part for _, part in gathered]
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    starts = np.concatenate(([0], ends[:-1]))
+    return _Group(batches, memoryview(b"".join(parts)), np.stack((starts, ends), axis=1))
 
 
 # -- where things are -------------------------------------------------------------------------------------------------
@@ -159,6 +163,8 @@ def _read_varints(buffer: Bytes, at: Ints) -> tuple[Ints, Ints]:
 def _locate(view: memoryview, group: Sequence[BatchInfo], sections: Ints) -> _Fields:
     buffer = np.frombuffer(view, np.uint8)
     counts = np.array([info.record_count for info in group], np.int64)
+    if (counts * (_MIN_RECORD_BODY_BYTES + 1) > sections[:, 1] - sections[:, 0]).any():
+        raise _Malformed  # before anything is allocated for so many
     body, following = _locate_records(buffer, sections, counts)
     batch = np.repeat(np.arange(len(group)), counts)
     timestamp_delta, at = _read_varints(buffer, body + 1)  # the first byte is the attributes: none are defined

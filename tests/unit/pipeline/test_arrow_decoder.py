@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from chronik.client.fetched import FetchedBatches
 from chronik.client.metadata import TopicPartition
+from chronik.pipeline import arrow_decoder
 from chronik.pipeline.arrow_decoder import MAX_ROWS, decode_batches
 from chronik.pipeline.arrow_schema import TOPIC_COLUMNS
 from chronik.protocol.errors import KafkaError
@@ -113,6 +116,35 @@ def test_rows_are_handed_over_in_bounded_batches() -> None:
     data = bytes(build_batch(records))
     sizes = [batch.num_rows for batch in decode_batches(data, parse_batches(data), topic="t", partition=0)]
     assert sizes == [MAX_ROWS, 10]
+
+
+@pytest.mark.parametrize("codec", [codec for codec in ALL_CODECS if codec is not Compression.NONE])
+def test_what_compresses_very_well_is_not_decompressed_all_at_once(
+    codec: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_decoder, "MAX_CHUNK_BYTES", 100_000)
+    data = b"".join(
+        build_batch([Record(n, 0, None, bytes(40_000))], base_offset=n, compression=codec) for n in range(9)
+    )
+    assert len(data) < 20_000
+    found = list(decode_batches(data, parse_batches(data), topic="t", partition=0, columns=["offset", "value"]))
+    assert [batch.num_rows for batch in found] == [2, 2, 2, 2, 1]
+    assert [offset for batch in found for offset in batch.column("offset").to_pylist()] == list(range(9))
+
+
+def test_a_batch_that_claims_more_records_than_it_has_bytes_for_is_refused_before_anything_is_allocated() -> None:
+    data = build_batch([Record(0, 0, None, b"v")])
+    claimed = 2_000_000
+    struct.pack_into(">i", data, 23, claimed - 1)
+    struct.pack_into(">i", data, 57, claimed)
+    batches = parse_batches(data, check_crc=False)
+    tracemalloc.start()
+    try:
+        with pytest.raises(KafkaError, match="cannot be read"):
+            list(decode_batches(data, batches, topic="t", partition=0))
+        assert tracemalloc.get_traced_memory()[1] < claimed
+    finally:
+        tracemalloc.stop()
 
 
 def test_says_which_kind_of_timestamp_it_is() -> None:
