@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from chronik.client import LATEST, Cluster, TopicPartition
+from chronik.client import LATEST, Cluster, Isolation, TopicPartition
 from chronik.pipeline.batch_reader import RangesPartition, read_task
 from chronik.pipeline.positions import check_not_lost, latest, partitions_of, resolve
 from chronik.pipeline.ranges import OffsetRange, deal, share
@@ -45,7 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         begin = of_offset(start)
-        ends = self._ends() if self._target is None else self._target
+        ends = self._not_behind(begin, self._ends() if self._target is None else self._target)
         if isinstance(limit, ReadMaxRows):
             ends = share(begin, ends, limit.max_rows)
         # A topic that went away keeps its place: the query goes on when it comes back.
@@ -82,6 +82,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cluster is None:
             self._cluster = Cluster(self.options.bootstrap)
         return self._cluster
+
+    def _not_behind(
+        self, begin: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Ends, of which none is before its beginning unless the log has become shorter.
+
+        A stream may begin, by a time or an offset that was given, behind the first record of an open transaction. It
+        cannot read there yet, and nothing of it is lost.
+        """
+        held_back = [place for place, end in ends.items() if end < begin.get(place, 0)]
+        if not held_back:
+            return ends
+        written = latest(self._connected(), held_back, Isolation.READ_UNCOMMITTED)
+        return {**ends, **{place: begin[place] for place in held_back if written[place] >= begin[place]}}
 
     def _ends(self) -> dict[TopicPartition, int]:
         cluster = self._connected()
