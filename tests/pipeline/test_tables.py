@@ -206,7 +206,9 @@ def test_a_task_that_fails_in_a_way_nobody_foresaw_fails_its_topic_only(
 ) -> None:
     monkeypatch.setattr(ingest_task._Task, "run", lambda _: 1 // 0)
     name = topic()
-    spec = TaskSpec("nowhere:1", name, "", "", "binary", "skip", schema_to_text(pa.schema([])), True, [(0, 0, 1)], {})
+    spec = TaskSpec(
+        "nowhere:1", name, "", "", "", "binary", "skip", schema_to_text(pa.schema([])), True, [(0, 0, 1)], {}
+    )
     report = msgspec.json.decode(run_task(msgspec.json.encode(spec)), type=TaskReport)
     assert (report.topic, report.reached) == (name, []) and "ZeroDivisionError" in (report.error or "")
 
@@ -316,10 +318,13 @@ def test_a_topic_made_anew_under_an_old_name_does_not_touch_the_old_table(
 ) -> None:
     name = topic(table_value_format="string")
     produce(name, [b"old"])
-    assert keeping.once(name)
+    keeper = keeping.keeper(name)
+    assert keeper.run_once()
     delete_topic(cluster, name)
     create_topic(cluster, name, partitions=1, configs={"table.value.format": "string"})
-    produce(name, [b"new"])
+    produce(name, [b"new", b"newer"])
+    (unaware,) = keeper.round()
+    assert "made anew" in (unaware.error or "")
     assert not keeping.once(name)
     assert "Move the folder away" in (keeping.reported[-1].error or "")
     assert [r["value"] for r in keeping.rows(name)] == ["old"]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chronik.pipeline.arrow_schema import HEADERS, TIMESTAMP
+from chronik.pipeline.tables.json_rows import exact_number
 from chronik.pipeline.tables.json_shape import MAX_COLUMNS, Shape, with_new_fields
 from chronik.pipeline.tables.layout import OWN_COLUMNS, schema_of_text, schema_to_text
 from chronik.pipeline.tables.table_rows import RowMaker
@@ -81,6 +82,7 @@ def test_new_fields_add_columns_and_no_type_ever_changes() -> None:
 
 def test_fields_without_a_value_or_with_a_name_that_no_column_can_have_make_no_column() -> None:
     assert columns_for({"n": None, "e": {}, "l": [], "a b": 1, "": 2, "huge": 2**70}) == NOTHING
+    assert columns_for({"a\0b": 1, "a\x1fb": 2, "c": {"\r": 3}}) == NOTHING
     assert columns_for({"Id": 1, "id": 2}).names == ["Id"]
 
 
@@ -149,6 +151,51 @@ def test_what_does_not_fit_exactly_is_rescued_by_its_name(kind: pa.DataType, val
     (row,) = rows_of(pa.schema([("f", kind)]), {"f": value})
     assert row["f"] is None
     assert json.loads(row["_rescued"]) == {"f": value}
+
+
+@pytest.mark.parametrize(
+    "number",
+    ["1e400", "-1E+400", "1e-400", "12345678901234567890.125", "9007199254740993.0", "0.1234567890123456789"],
+)
+def test_a_number_that_no_double_holds_is_rescued_as_it_is_written(number: str) -> None:
+    document = b'{"f":' + number.encode() + b',"n":1}'
+    shape = Shape()
+    maker = RowMaker("json", columns_for({"n": 1}), "dead-letter", unknown=shape)
+    found = maker.convert(records(document))
+    assert found.rows.column("_rescued").to_pylist() == ['{"f":' + number + "}"] and not found.dead_letters.num_rows
+    assert with_new_fields(NOTHING, shape) == NOTHING, "no column follows from it"
+    maker = RowMaker("json", pa.schema([("f", pa.float64())]), "dead-letter")
+    assert maker.convert(records(document)).rows.column("f").to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "0.1",
+        "1.0",
+        "100.50",
+        "-0.0",
+        "0e999",
+        "1E5",
+        "1e22",
+        "5e-324",
+        "1.7976931348623157e308",
+        "0.30000000000000004",
+        "0.10000000000000001",
+        "0.1000000000000000055511151231257827021181583404541015625",
+        "123456.7890123450000000",
+    ],
+)
+def test_a_number_that_a_double_prints_as_is_that_double(number: str) -> None:
+    maker = RowMaker("json", pa.schema([("f", pa.float64())]), "dead-letter")
+    (row,) = maker.convert(records(b'{"f":' + number.encode() + b"}")).rows.to_pylist()
+    assert (row["f"], row["_rescued"]) == (float(number), None)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_double_is_read_back_however_it_is_printed(number: float) -> None:
+    for text in (repr(number), f"{number:.17g}", f"{number:.17e}"):
+        assert exact_number(text) == number
 
 
 def test_what_fits_is_not_rescued() -> None:

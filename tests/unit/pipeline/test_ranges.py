@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from chronik.client.metadata import TopicPartition
 from chronik.pipeline.ranges import OFFSETS_PER_TASK, OffsetRange, deal, share
 from chronik.pipeline.tables.ingest_task import TaskReport
-from chronik.pipeline.tables.kept_topic import contiguous
+from chronik.pipeline.tables.kept_topic import contiguous, stopped_by
 
 ranges = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 300_000)), max_size=12).map(
     lambda pairs: [OffsetRange("t", index, start, start + size) for index, (start, size) in enumerate(pairs)]
@@ -54,3 +54,14 @@ def test_what_was_read_behind_a_gap_does_not_count() -> None:
         TaskReport("t", [(1, 5, 9)], error="no leader"),
     ]
     assert contiguous({0: 0, 1: 0}, reports) == {0: 14, 1: 5}
+
+
+def test_a_bad_record_stops_a_topic_when_everything_before_it_has_landed() -> None:
+    reports = [
+        TaskReport("t", [(0, 0, 10)], [7]),  # it ended early: too many days
+        TaskReport("t", [(1, 0, 5), (0, 10, 20), (2, 0, 5)], [5, 14, 0], stopped="offset 14 of t-0: bad"),
+    ]
+    landed = contiguous({0: 0, 1: 0, 2: 0}, reports)
+    assert landed == {0: 7, 1: 5, 2: 0} and stopped_by(reports, landed) is None
+    reports[0].reached = [10]
+    assert stopped_by(reports, contiguous({0: 0, 1: 0, 2: 0}, reports)) == "offset 14 of t-0: bad"

@@ -25,6 +25,8 @@ _MARK = "kept by chronik from topic id "
 _KEEP_FILES = "interval 1 days"
 _LOG = "_delta_log"
 
+_CommitFile = tuple[int, int, int]
+
 
 class PositionMoved(Exception):
     """Somebody else moved the table on; what was planned from its old position must not be added."""
@@ -42,20 +44,25 @@ class TopicTable:
         self.settings = settings
         self._first_columns = columns
         self._delta: DeltaTable | None = None
+        self._loaded: _CommitFile | None = None
 
     def open(self) -> bool:
         """Load the newest version; False when there is no table: not yet, or not any more."""
-        if not (self.folder / _LOG).is_dir():  # what was loaded before would take no notice
+        # What was loaded takes no notice of a folder that is moved away, or of another table in its place.
+        if self._delta is not None and self._commit_file() != self._loaded:
             self._delta = None
-            return False
         try:
-            if self._delta is None:
+            if not (self.folder / _LOG).is_dir():
+                self._delta = None
+            elif self._delta is None:
                 self._delta = DeltaTable(str(self.folder))
             else:
                 self._delta.update_incremental()
         except TableNotFoundError:
             self._delta = None
+        if self._delta is None:
             return False
+        self._loaded = self._commit_file()
         said = self._delta.metadata().description or ""
         if said != _MARK + self.settings.topic_id:
             self._delta = None
@@ -66,6 +73,14 @@ class TopicTable:
                 f"(id {self.settings.topic_id}). Move the folder away, and the topic is kept as a new table"
             )
         return True
+
+    def _commit_file(self) -> _CommitFile | None:
+        """What tells the file of the commit that is loaded from one of the same number in another table."""
+        try:
+            found = (self.folder / _LOG / f"{self.version:020}.json").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns
 
     @property
     def version(self) -> int:
@@ -127,16 +142,24 @@ class TopicTable:
     def commit(self, files: Sequence[DataFile], moves: Mapping[int, tuple[int | None, int]]) -> int:
         """Add files and move positions, from what they must be to what they become; the new version.
 
-        Raises PositionMoved, and changes nothing, when a position is not what it must be.
+        Raises PositionMoved, and changes nothing, when a position is not what it must be; FileNotFoundError when a file
+        is not where tasks wrote it.
         """
-        assert self._delta is not None, "a table is created before anything is added to it"
-        self._delta.update_incremental()
+        if not self.open():
+            raise PositionMoved(f"the folder {self.folder} was moved away while it was written to")
+        assert self._delta is not None
         for partition, (expected, _) in moves.items():
             found = self.stored(partition)
             if found != expected:
                 raise PositionMoved(
                     f"partition {partition} of table {self.folder.name} is at offset {found or 0}, "
                     f"not at {expected or 0} where this batch began: another writer keeps this table as well"
+                )
+        for file in files:
+            if not (self.folder / file.path).exists():
+                raise FileNotFoundError(
+                    f"{self.folder / file.path} was written by a task and is not there for the driver: the warehouse "
+                    "must be a folder that the driver and all executors share"
                 )
         transactions = [Transaction(self.settings.app_id(p), after) for p, (_, after) in sorted(moves.items())]
         try:
@@ -152,6 +175,7 @@ class TopicTable:
                 f"another writer added to table {self.folder.name} at the same moment: {error}"
             ) from error
         self._delta.update_incremental()
+        self._loaded = self._commit_file()
         self._sync_log()
         return self.version
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chronik.client import ClientError, Cluster
-from chronik.pipeline.positions import DataLoss
+from chronik.pipeline.positions import TABLE_REMEDY, DataLoss
 from chronik.pipeline.range_reader import consumer_settings, read_range
 from chronik.pipeline.ranges import OffsetRange
 from chronik.pipeline.tables.json_shape import Shape, with_new_fields
@@ -51,6 +51,7 @@ class TaskSpec(msgspec.Struct):
 
     bootstrap: str
     topic: str
+    topic_id: str
     folder: str
     dead_letter_folder: str
     value_format: str
@@ -95,7 +96,9 @@ def run_task(spec_json: bytes) -> bytes:
     spec = msgspec.json.decode(spec_json, type=TaskSpec)
     try:
         report = _Task(spec).run()
-    except (KafkaError, ClientError, DataLoss, OSError, ValueError) as error:
+    except DataLoss as error:
+        report = TaskReport(spec.topic, spec.ranges, error=str(DataLoss(error.gap, TABLE_REMEDY)))
+    except (KafkaError, ClientError, OSError, ValueError) as error:
         text = error.message if isinstance(error, KafkaError) else str(error)
         report = TaskReport(spec.topic, spec.ranges, error=text or type(error).__name__)
     except Exception as error:
@@ -119,11 +122,21 @@ class _Task:
                 piece = OffsetRange(self.spec.topic, partition, start, end)
                 if not self._read(cluster, index, piece):
                     break
+            self._check_topic(cluster)
         if self.grows:
             assert self.unknown is not None
             self._forget_files()
             self.report.unknown = self.unknown.to_document()
         return self.report
+
+    def _check_topic(self, cluster: Cluster) -> None:
+        """Refuse what was read if the topic was made anew in the meantime.
+
+        Records are fetched by the id of their topic, and an id never comes back: if it is the right one at the end, it
+        was all along.
+        """
+        if cluster.topic(self.spec.topic).topic_id.hex() != self.spec.topic_id:
+            raise ClientError(f"topic {self.spec.topic} was deleted and made anew in the meantime; nothing was landed")
 
     def _read(self, cluster: Cluster, index: int, piece: OffsetRange) -> bool:
         """Read one range; whether the next may follow."""

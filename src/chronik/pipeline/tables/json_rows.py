@@ -7,12 +7,16 @@ columns of a given schema texts are read as dates and timestamps, since JSON has
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from chronik.pipeline.tables.json_shape import ITEMS, Path, Shape, column_name
@@ -22,6 +26,8 @@ Fitter = Callable[[Any, Path, "Misfits"], Any]
 NO_FIT = object()
 
 _NAMES_REMEMBERED = 4_096
+_DIGITS_OF_EVERY_DOUBLE = sys.float_info.dig
+_DIGITS_AT_MOST = 800  # no double has more than 767
 _FINER_THAN_MICROSECONDS = re.compile(r"[.,]\d{6}0*[1-9]")
 
 
@@ -42,6 +48,25 @@ class Misfits:
         self.add(path, value)
         if self.unknown is not None and value is not None:
             self.unknown.at(path).observe(value, len(path))
+
+
+def exact_number(text: str) -> float | msgspec.Raw:
+    """A number that is not whole as a double, if a double prints as that number; else as it is written.
+
+    What has up to 15 digits always does. What has more is compared with what its double gives with as many digits, and
+    with as many as tell it from other doubles.
+    """
+    number = float(text)
+    if (len(text) <= _DIGITS_OF_EVERY_DOUBLE and "e" not in text and "E" not in text) or repr(number) == text:
+        return number
+    digits = text.lower().partition("e")[0].strip("-0.").replace(".", "")
+    if not digits or (len(digits) <= _DIGITS_OF_EVERY_DOUBLE and sys.float_info.min <= abs(number) < math.inf):
+        return number
+    if number == 0.0 or math.isinf(number):
+        return msgspec.Raw(text.encode())
+    written = Decimal(text)
+    printed = (repr(number), f"{number:.{min(len(digits), _DIGITS_AT_MOST)}g}")
+    return number if written in map(Decimal, printed) else msgspec.Raw(text.encode())
 
 
 def _part(name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 MAX_COLUMNS = 1_000
@@ -27,7 +28,8 @@ ITEMS = None
 
 _OWN_PREFIX = "value_"
 
-_FORBIDDEN_IN_NAMES = set(" ,;{}()\n\t=")
+_FORBIDDEN_IN_NAMES = {*" ,;{}()=", *map(chr, range(ord(" ")))}
+"""What Delta has no names with, and control characters: a name that passes through C ends at its first NUL."""
 
 
 class Shape:
@@ -109,6 +111,8 @@ def kind_of(value: Any) -> str:
         return "integer" if INT64_MIN <= value <= INT64_MAX else "huge"
     if kind is float:
         return "number"
+    if kind is msgspec.Raw:  # a number that no double holds
+        return "huge"
     return "object" if kind is dict else "array"
 
 

@@ -22,7 +22,7 @@ from chronik.pipeline.ranges import OFFSETS_PER_TASK, OffsetRange, deal, share
 from chronik.pipeline.sql.sql_errors import explain
 from chronik.pipeline.tables.delta_table import ForeignTable, PositionMoved
 from chronik.pipeline.tables.ingest_task import TaskReport, TaskSpec, run_task
-from chronik.pipeline.tables.kept_topic import Begins, KeptTopic, Landed, columns_of_schema, uses_schema
+from chronik.pipeline.tables.kept_topic import Begins, KeptTopic, Landed, columns_of_schema, stopped_by, uses_schema
 from chronik.pipeline.tables.layout import DEAD_LETTER_SUFFIX, TableSettings, all_settings
 from chronik.pipeline.tables.maintenance import Maintenance
 from chronik.protocol.errors import KafkaError
@@ -103,8 +103,10 @@ class TableKeeper:
     def run_once(self) -> bool:
         """Land everything that was there when it began, and tidy up; whether all topics succeeded."""
         self.discover()
-        ends = self._ends(list(self._kept.values()))
-        failed = set(self._refused)
+        ends, failures = self._ends(list(self._kept.values()))
+        for failure in failures:
+            self._report(failure)
+        failed = set(self._refused) | {failure.topic for failure in failures}
         while True:
             results = self.round(until=ends, leave_out=failed)
             failed |= {result.topic for result in results if result.error}
@@ -175,7 +177,9 @@ class TableKeeper:
         """Read once what is new in all topics, up to `until` or the end, and land it."""
         began = time.monotonic()
         topics = [kept for name, kept in self._kept.items() if name not in leave_out and name not in self._stopped]
-        plans, results = self._plan(topics, until if until is not None else self._ends(topics))
+        ends, results = (until, []) if until is not None else self._ends(topics)
+        plans, failures = self._plan(topics, ends)
+        results += failures
         reports = self._run(plans)
         for plan in plans:
             result = self._land(plan, reports.get(plan.kept.settings.topic, []))
@@ -186,9 +190,21 @@ class TableKeeper:
                 self._report(result)
         return results
 
-    def _ends(self, topics: Sequence[KeptTopic]) -> dict[TopicPartition, int]:
+    def _ends(self, topics: Sequence[KeptTopic]) -> tuple[dict[TopicPartition, int], list[TopicProgress]]:
+        """Where logs end. A partition that nobody leads is left out and told of: it must not hold all others up."""
         places = [TopicPartition(kept.settings.topic, p) for kept in topics for p in kept.settings.partitions]
-        return latest(self.cluster, places, Isolation.READ_COMMITTED) if places else {}
+        if not places:
+            return {}, []
+        self.cluster.refresh({place.topic for place in places})
+        led: list[TopicPartition] = []
+        failures: dict[str, TopicProgress] = {}
+        for place in places:
+            try:
+                self.cluster.metadata.leader(place)
+                led.append(place)
+            except KafkaError as error:
+                failures[place.topic] = TopicProgress(topic=place.topic, error=error.message)
+        return latest(self.cluster, led, Isolation.READ_COMMITTED), list(failures.values())
 
     def _plan(
         self, topics: Sequence[KeptTopic], ends: Mapping[TopicPartition, int]
@@ -213,8 +229,9 @@ class TableKeeper:
     def _plan_topic(self, kept: KeptTopic, starts: dict[int, int], waiting: dict[TopicPartition, int]) -> _Plan:
         first = earliest(self.cluster, waiting)
         begin = {place: starts[place.partition] for place in waiting}
+        is_new = all(kept.table.stored(partition) is None for partition in kept.settings.partitions)
         for place, offset in first.items():
-            if offset > begin[place] and kept.table.stored(place.partition) is None:
+            if offset > begin[place] and is_new:
                 begin[place] = offset  # nothing was landed yet: the table begins where the log does
             elif offset > begin[place]:
                 self._gap(place, begin[place], min(offset, waiting[place]))
@@ -240,25 +257,27 @@ class TableKeeper:
     def _run(self, plans: Sequence[_Plan]) -> dict[str, list[TaskReport]]:
         """Run the tasks of all topics in one job, and those again whose topics got new columns by it."""
         specs = [
-            plan.kept.spec(self.settings.bootstrap, task, settled=False) for plan in plans for task in self._deal(plan)
+            plan.kept.spec(self.settings.bootstrap, plan.begins, task, settled=False)
+            for plan in plans
+            for task in self._deal(plan)
         ]
         reports: dict[str, list[TaskReport]] = {}
         again: list[TaskSpec] = []
-        by_topic = {plan.kept.settings.topic: plan.kept for plan in plans}
+        by_topic = {plan.kept.settings.topic: plan for plan in plans}
         for report in self._job(specs):
             reports.setdefault(report.topic, []).append(report)
         for topic, found in reports.items():
             growing = [report for report in found if report.unknown is not None]
             if growing:
-                kept = by_topic[topic]
+                plan = by_topic[topic]
                 try:
-                    kept.grow(growing)
+                    plan.kept.grow(growing)
                 except (ForeignTable, OSError, DeltaError) as error:
                     found.append(TaskReport(topic, [], error=f"the table could not be given new columns: {error}"))
                     continue
                 for report in growing:
                     ranges = [OffsetRange(topic, *piece) for piece in report.ranges]
-                    again.append(kept.spec(self.settings.bootstrap, ranges, settled=True))
+                    again.append(plan.kept.spec(self.settings.bootstrap, plan.begins, ranges, settled=True))
         for report in self._job(again):
             reports[report.topic].append(report)
         return reports
@@ -277,11 +296,11 @@ class TableKeeper:
     def _land(self, plan: _Plan, reports: Sequence[TaskReport]) -> TopicProgress:
         topic = plan.kept.settings.topic
         error = next((report.error for report in reports if report.error), None)
-        stopped = next((report.stopped for report in reports if report.stopped), None)
         try:
             landed = self.commit(plan.kept, plan.begins, reports)
         except (PositionMoved, ForeignTable, OSError, DeltaError) as failure:
             return TopicProgress(topic=topic, lag=plan.lag, error=str(failure))
+        stopped = stopped_by(reports, {**plan.begins.offsets, **(landed.positions if landed is not None else {})})
         if stopped is not None and error is None:
             self._stopped[topic] = plan.kept.settings
             error = f"{stopped}. table.on.error is stop: fix or skip the record, then start again"

@@ -75,7 +75,14 @@ class KeptTopic:
                 f"at {self.table.folder} was made for another one. Set it back, or move the folder away to start anew"
             )
         now = typed_columns(columns)
+        folded = {name.casefold(): name for name in now.names}
         for field in self.fixed or ():
+            known = folded.get(field.name.casefold(), field.name)
+            if known != field.name:
+                raise ForeignTable(
+                    f"table.schema of {self.settings.topic} has a column {field.name}, in the table it is {known}. "
+                    "Names of columns differ in more than their case: write it as it is there"
+                )
             if field.name in now.names and now.field(field.name).type != field.type:
                 raise ForeignTable(
                     f"table.schema of topic {self.settings.topic} says that column {field.name} is {field.type}, "
@@ -83,10 +90,11 @@ class KeptTopic:
                 )
         self.typed = self.fixed if self.fixed is not None else now
 
-    def spec(self, bootstrap: str, ranges: Sequence[OffsetRange], *, settled: bool) -> TaskSpec:
+    def spec(self, bootstrap: str, begins: Begins, ranges: Sequence[OffsetRange], *, settled: bool) -> TaskSpec:
         return TaskSpec(
             bootstrap,
             self.settings.topic,
+            self.settings.topic_id,
             str(self.table.folder),
             str(self.dead.folder),
             self.settings.value_format,
@@ -94,7 +102,7 @@ class KeptTopic:
             schema_to_text(self.typed),
             settled or self.fixed is not None,
             [(piece.partition, piece.start, piece.end) for piece in ranges],
-            {str(piece.partition): self.dead.stored(piece.partition) or 0 for piece in ranges},
+            {str(piece.partition): begins.dead_letters[piece.partition] or 0 for piece in ranges},
         )
 
     def grow(self, reports: Sequence[TaskReport]) -> bool:
@@ -155,6 +163,17 @@ def contiguous(begins: Mapping[int, int], reports: Sequence[TaskReport]) -> dict
         if reached[partition] == start:
             reached[partition] = end
     return reached
+
+
+def stopped_by(reports: Sequence[TaskReport], positions: Mapping[int, int]) -> str | None:
+    """The bad record that stops a topic, once everything before it has landed."""
+    for report in reports:
+        if report.stopped is not None:  # in the first of its ranges that was not read to the end
+            reached = zip(report.ranges, report.reached, strict=True)
+            partition, offset = next((partition, at) for (partition, _, end), at in reached if at < end)
+            if positions[partition] == offset:
+                return report.stopped
+    return None
 
 
 def _within(files: Sequence[DataFile], reached: Mapping[int, int]) -> list[DataFile]:

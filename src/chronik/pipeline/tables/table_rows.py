@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronik.pipeline.tables.json_rows import Misfits, record_fitter
+from chronik.pipeline.tables.json_rows import Misfits, exact_number, record_fitter
 from chronik.pipeline.tables.json_shape import Shape
 from chronik.pipeline.tables.layout import (
     BINARY,
@@ -24,7 +24,7 @@ from chronik.pipeline.tables.layout import (
 
 _REASON_BYTES = 500
 
-_decode = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder(float_hook=exact_number).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -61,8 +61,7 @@ class RowMaker:
     def convert(self, records: pa.RecordBatch) -> Converted:
         """Rows for records, which have READ_COLUMNS. Bad ones are left out, and told of as dead letters."""
         if self.value_format == BINARY:
-            rows = records.select(READ_COLUMNS)
-            return Converted(rows, _dead_letters(records, [], []), 0, None, None)
+            return self._finish(records, {}, [], [], 0)
         if self.value_format == STRING:
             return self._texts(records)
         return self._json(records)
@@ -127,7 +126,11 @@ class RowMaker:
     def _finish(
         self, records: pa.RecordBatch, made: dict[str, pa.Array], bad: list[int], reasons: list[str], rescued: int
     ) -> Converted:
-        arrays = [made.get(name) if name in made else records.column(name) for name in self.schema.names]
+        given = {**{name: records.column(name) for name in READ_COLUMNS}, **made}
+        # A topic whose values were JSON before has columns that its values of today have nothing for.
+        arrays = [
+            given[field.name] if field.name in given else pa.nulls(len(records), field.type) for field in self.schema
+        ]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if not bad or self._keep_bad:
             return Converted(rows, _dead_letters(records, [], []), rescued, None, None)
