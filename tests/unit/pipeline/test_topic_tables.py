@@ -112,6 +112,21 @@ def test_delta_itself_refuses_two_writers_that_move_a_position_at_the_same_momen
     assert kept.open() == {0: 2, 1: 0}
 
 
+def test_positions_are_looked_up_once_in_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta reads many commits to tell that a partition has none, and tables may have thousands of partitions."""
+    kept = kept_topic(tmp_path, partitions=tuple(range(50)))
+    land(kept, 0, {"n": 0})
+    look_up = DeltaTable.transaction_version
+    asked: list[str] = []
+    monkeypatch.setattr(DeltaTable, "transaction_version", lambda self, app: asked.append(app) or look_up(self, app))
+    assert kept.open()[0] == 1
+    first = len(asked)
+    land(kept, 1, {"n": 1})
+    assert kept.open()[0] == 2 and len(asked) == first
+    land(kept_topic(tmp_path), 2, {"n": 2})
+    assert kept.open() == {**dict.fromkeys(range(50), 0), 0: 3}
+
+
 def test_a_folder_that_is_moved_away_in_the_middle_of_a_round_is_left_alone(tmp_path: Path) -> None:
     kept = kept_topic(tmp_path)
     for n in range(2):

@@ -45,6 +45,8 @@ class TopicTable:
         self._first_columns = columns
         self._delta: DeltaTable | None = None
         self._loaded: _CommitFile | None = None
+        self._stored: dict[int, int | None] = {}
+        self._stored_in = ""
 
     def open(self) -> bool:
         """Load the newest version; False when there is no table: not yet, or not any more."""
@@ -105,8 +107,12 @@ class TopicTable:
     def stored(self, partition: int) -> int | None:
         if self._delta is None:
             return None
-        found = self._delta.transaction_version(self.settings.app_id(partition))
-        return None if found is None else int(found)
+        if self._stored_in != self.state:
+            self._stored, self._stored_in = {}, self.state
+        if partition not in self._stored:  # Delta looks through all commits since its last checkpoint, each time
+            found = self._delta.transaction_version(self.settings.app_id(partition))
+            self._stored[partition] = None if found is None else int(found)
+        return self._stored[partition]
 
     def files(self) -> list[str]:
         """Paths of the files that make up the version that is open."""
@@ -161,6 +167,7 @@ class TopicTable:
                     f"{self.folder / file.path} was written by a task and is not there for the driver: the warehouse "
                     "must be a folder that the driver and all executors share"
                 )
+        planned_from = self.version
         transactions = [Transaction(self.settings.app_id(p), after) for p, (_, after) in sorted(moves.items())]
         try:
             self._delta.create_write_transaction(
@@ -176,6 +183,9 @@ class TopicTable:
             ) from error
         self._delta.update_incremental()
         self._loaded = self._commit_file()
+        if self.version == planned_from + 1:  # nobody else was in between: only these have moved
+            self._stored.update({partition: after for partition, (_, after) in moves.items()})
+            self._stored_in = self.state
         self._sync_log()
         return self.version
 
