@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import fcntl
 import os
 import subprocess
 import sys
@@ -50,7 +51,14 @@ def main() -> int:
     rows = [row for row in ROWS if (row.key in options.only if options.only else row.quick or not options.quick)]
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else FULL_ROUNDS)
     scale = options.scale or (QUICK_SCALE if options.quick else 1.0)
-    path = ROOT / ".build" / "bench" / f"{'quick' if options.quick else 'full'}-{_code_state()}.jsonl"
+    folder = ROOT / ".build" / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        parser.error("another run measures in this folder; let it end first, two at once would measure each other")
+    path = folder / f"{'quick' if options.quick else 'full'}-{_code_state()}.jsonl"
     if options.fresh:
         path.unlink(missing_ok=True)
     ledger = Ledger(path)
@@ -77,6 +85,7 @@ def main() -> int:
     failed = [f"{entry.system}: {entry.row}: {entry.failure}" for entry in ledger if entry.failure]
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)
+    lock.close()
     return 1 if failed else 0
 
 
