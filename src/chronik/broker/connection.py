@@ -55,11 +55,9 @@ class Connection(ResponseSender):
         "_frame",
         "_reading",
         "_scratch",
-        "client_software",
         "frame_bytes_max",
         "peer_host",
         "peer_port",
-        "session",
     )
 
     def __init__(self, listener: Listener) -> None:
@@ -74,8 +72,6 @@ class Connection(ResponseSender):
         self.frame_bytes_max = listener.limits.frame_bytes_max
         self.peer_host = ""
         self.peer_port = 0
-        self.client_software = ""
-        self.session: object | None = None  # who authenticated, once something does
 
     # --- the transport calls these ------------------------------------------------------------------------------
 

@@ -104,7 +104,6 @@ class FetchSessions:
         self._limit = limit
         self._clock = clock
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
-        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -160,7 +159,6 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now - oldest.last_used < EVICTION_IDLE_S:
             return False
-        self.evictions += 1
         del self._sessions[oldest.id]
         return True
 

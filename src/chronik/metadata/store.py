@@ -47,8 +47,6 @@ class MetadataStore:
         self.image = MetadataImage()
         self._consensus = consensus
         self._listeners: list[Listener] = []
-        self.applied_count = 0
-        self.refused_count = 0
         self.followed_index = 0
         """Up to here every listener has followed the image: what this node no longer leads, it no longer acts for."""
 
@@ -136,9 +134,7 @@ class MetadataStore:
                 if index <= image.applied_index:
                     raise AppliedOutOfOrder(f"entry {index} was handed over after entry {image.applied_index}")
                 result = yield from image.apply_in_slices(commands.decode(data), index, delta)
-                self.applied_count += 1
                 if not result.ok:
-                    self.refused_count += 1
                     log.info("metadata command refused", index=index, error=result.error.name, reason=result.reason)
                 results.append(result)
                 delta.first_index = delta.first_index or index

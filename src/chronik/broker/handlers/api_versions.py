@@ -38,7 +38,6 @@ def api_versions(request: ApiVersionsRequest, ctx: RequestContext) -> ApiVersion
         name, version = request.client_software_name, request.client_software_version
         if not _SOFTWARE_NAME.fullmatch(name) or not _SOFTWARE_NAME.fullmatch(version):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the client's software name or version is not valid")
-        ctx.connection.client_software = f"{name} {version}"
     image = ctx.store.image
     return ApiVersionsResponse(
         api_keys=[ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in ctx.services.apis],
