@@ -17,6 +17,10 @@ from cyclopts import Parameter
 from chronik.cli.output import show_table
 from chronik.cli.session import EXIT_FAILED, Bootstrap, bootstrap_address, fail, failures_told
 from chronik.cli.sql_prompt import prompt
+from chronik.client.admin.topics import list_topics
+from chronik.client.cluster import Cluster
+from chronik.pipeline.java import JavaMissing, require_java
+from chronik.pipeline.spark_session import SparkMissing, chosen_master, require_pyspark
 from chronik.pipeline.sql.engine_client import Answer, EngineClient, SqlError, Wanted
 from chronik.pipeline.sql.statements import statements
 
@@ -52,7 +56,7 @@ def sql(
             Wanted(
                 bootstrap_address(bootstrap),
                 str(warehouse_folder(warehouse)),
-                master or os.environ.get("CHRONIK_SPARK_MASTER") or "local[*]",
+                chosen_master(master),
             )
         )
         wanted = client.wanted
@@ -65,6 +69,8 @@ def sql(
             fail('the query is empty; ask for example: chronik sql "SHOW TABLES"')
         if client.state() is None:
             _require_spark()
+            with Cluster(wanted.bootstrap) as cluster:  # nobody waits for Spark only to be told that nobody is there
+                list_topics(cluster)
         if queries is None:
             if not prompt(lambda one: _ask(client, one, format)):
                 sys.exit(EXIT_FAILED)
@@ -98,9 +104,6 @@ def _ask(client: EngineClient, query: str, format: Format) -> None:
 
 def _require_spark() -> None:
     """What the engine needs is looked for before it is started: it could only tell its log."""
-    from chronik.pipeline.java import JavaMissing, require_java
-    from chronik.pipeline.spark_session import SparkMissing, require_pyspark
-
     try:
         require_pyspark()
         require_java()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
+
+_MASTER = re.compile(
+    r"local|local\[(?:\*|[1-9]\d*)(?:,\s*[1-9]\d*)?\]|local-cluster\[[^\]]+\]|spark://.+|k8s://.+|yarn"
+)
 
 _EXTRA = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake")
 
@@ -39,6 +44,16 @@ def require_pyspark() -> None:
             f"SQL and the pipeline need the extra chronik[pipeline], of which {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not installed. Install it with: pip install 'chronik[pipeline]'"
         )
+
+
+def chosen_master(given: str | None) -> str:
+    """Where Spark is to run. ValueError for what Spark would refuse, after it was started, in Java."""
+    master = given or os.environ.get("CHRONIK_SPARK_MASTER") or DEFAULT_MASTER
+    if not _MASTER.fullmatch(master):
+        raise ValueError(
+            f"--master {master}: Spark runs on local[*] or local[N], spark://HOST:PORT, k8s://HOST:PORT or yarn"
+        )
+    return master
 
 
 def session_settings(master: str) -> dict[str, str]:
@@ -67,12 +82,12 @@ def start_session(app: str, master: str | None = None, settings: Mapping[str, st
     """A Spark session, new or the one that this process already has."""
     require_pyspark()
     require_java()
+    chosen = chosen_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
-    chosen = master or os.environ.get("CHRONIK_SPARK_MASTER") or DEFAULT_MASTER
     builder = SparkSession.builder.master(chosen).appName(app)
     for name, value in {**session_settings(chosen), **(settings or {})}.items():
         builder = builder.config(name, value)

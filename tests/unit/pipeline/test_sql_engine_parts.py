@@ -21,16 +21,17 @@ from pyspark.sql import types
 
 from chronik.client.errors import ClientError
 from chronik.pipeline.positions import QUERY_REMEDY, DataLoss
+from chronik.pipeline.spark_session import chosen_master
 from chronik.pipeline.sql import caller_watch, live_reader, process_identity
 from chronik.pipeline.sql.answers import shown_type
 from chronik.pipeline.sql.caller_watch import cancelled_if_left
 from chronik.pipeline.sql.connect_server import check_port
-from chronik.pipeline.sql.engine_client import STATE, EngineClient, EngineMissing, EngineState, Wanted
+from chronik.pipeline.sql.engine_client import FAILURE, STATE, EngineClient, EngineMissing, EngineState, Wanted
 from chronik.pipeline.sql.live_reader import LivePart, LiveReader
 from chronik.pipeline.sql.process_identity import UNKNOWN, identity_of
 from chronik.pipeline.sql.sql_errors import explain
 from chronik.pipeline.sql.statements import is_complete, statements
-from chronik.pipeline.sql.topic_views import alike_in_case, topics_named, unquoted
+from chronik.pipeline.sql.topic_views import alike_in_case, refuse_changes, topics_named, unquoted
 from chronik.pipeline.tables.layout import schema_to_text
 from chronik.pipeline.transforms import OLD_CHECKPOINTS, checkpoints
 from harness.waiting import eventually
@@ -214,6 +215,86 @@ def test_dead_letters_and_topics_of_like_names_are_told_apart_or_refused() -> No
         topics_named(names, {"ORDERS__DEAD_LETTER"})
     (told,) = alike_in_case(["orders", "Orders", "clicks"])
     assert told.startswith("topic orders is left out beside Orders")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE orders",
+        "drop view if exists `a-b`",
+        "INSERT INTO Orders VALUES (1)",
+        "\n INSERT OVERWRITE TABLE orders SELECT 1",
+        "CREATE OR REPLACE TEMP VIEW orders AS SELECT 1",
+        "DELETE FROM orders WHERE n = 1",
+        "UPDATE orders SET n = 1",
+    ],
+)
+def test_a_statement_that_would_change_a_topic_is_refused(statement: str) -> None:
+    with pytest.raises(ValueError, match="is a topic, and SQL reads topics without changing them"):
+        refuse_changes(["orders", "a-b"], statement)
+
+
+def test_views_of_a_persons_own_may_be_made_from_topics() -> None:
+    for statement in ("CREATE TEMP VIEW mine AS SELECT * FROM orders", "DROP VIEW mine", "SELECT 'DROP TABLE orders'"):
+        refuse_changes(["orders"], statement)
+
+
+@pytest.mark.parametrize("master", ["foo", "local[0]", "local[]", "spark://", "localhost", "http://h:1"])
+def test_a_master_that_spark_does_not_know_is_refused_before_spark_is_started(master: str) -> None:
+    with pytest.raises(ValueError, match=r"Spark runs on local\[\*\] or"):
+        chosen_master(master)
+
+
+def test_the_master_is_the_given_one_or_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHRONIK_SPARK_MASTER", raising=False)
+    assert chosen_master(None) == "local[*]"
+    monkeypatch.setenv("CHRONIK_SPARK_MASTER", "yarn")
+    assert chosen_master(None) == "yarn"
+    for master in (
+        "local",
+        "local[4]",
+        "local[2, 3]",
+        "local-cluster[2,1,1024]",
+        "spark://h:7077",
+        "k8s://https://h:1",
+    ):
+        assert chosen_master(master) == master
+
+
+def test_a_failure_of_java_is_told_by_what_it_comes_from() -> None:
+    text = (
+        "An error occurred while calling o52.getResult.\n: org.apache.spark.SparkException: Exception thrown in "
+        "awaitResult: \n\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)\n"
+        "Caused by: org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n"
+        "== SQL (line 1, position 8) ==\nSELECT 1/(id-id) FROM range(1)\n       ^^^^^^^^^\n\n\tat org.apache.spark.x\n"
+    )
+    assert explain(RuntimeError(text)).splitlines() == [
+        "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012",
+        "== SQL (line 1, position 8) ==",
+        "SELECT 1/(id-id) FROM range(1)",
+        "       ^^^^^^^^^",
+    ]
+    text = (
+        "An error occurred while calling None.X.\n: org.apache.spark.SparkException: Asked for 0 threads\n\tat org.x\n"
+    )
+    assert explain(RuntimeError(text)) == "Asked for 0 threads"
+
+
+def test_a_table_that_is_not_there_is_told_in_one_line() -> None:
+    text = (
+        "[TABLE_OR_VIEW_NOT_FOUND] The table or view `nosuch` cannot be found. Verify the name.\nSearch path: [`x`].\n"
+        "To tolerate the error on drop use DROP VIEW IF EXISTS. SQLSTATE: 42P01; line 1 pos 14;\n'Project [*]\n"
+    )
+    told = explain(RuntimeError(text))
+    assert told == "[TABLE_OR_VIEW_NOT_FOUND] There is no topic, table or view `nosuch`; line 1 pos 14"
+
+
+def test_an_engine_that_cannot_start_says_why(client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = f"import pathlib, sys; pathlib.Path(r'{client.folder}', '{FAILURE}').write_text('no memory'); sys.exit(1)"
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen([sys.executable, "-c", failing], **options))
+    with pytest.raises(EngineMissing, match="Spark could not be started: no memory\nMore is in the log"):
+        client.start()
 
 
 def test_a_topic_that_lacks_its_backticks_is_found() -> None:

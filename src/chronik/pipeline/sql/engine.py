@@ -29,7 +29,15 @@ from chronik.client.errors import ClientError
 from chronik.pipeline.spark_session import start_session
 from chronik.pipeline.sql.answers import plain, shown
 from chronik.pipeline.sql.caller_watch import cancelled_if_left
-from chronik.pipeline.sql.engine_client import MAX_QUERY_BYTES, START_DEADLINE_S, STATE, EngineState, Query, Wanted
+from chronik.pipeline.sql.engine_client import (
+    FAILURE,
+    MAX_QUERY_BYTES,
+    START_DEADLINE_S,
+    STATE,
+    EngineState,
+    Query,
+    Wanted,
+)
 from chronik.pipeline.sql.process_identity import UNKNOWN, identity_of
 from chronik.pipeline.sql.sql_errors import NO_SUCH_TABLE, explain
 from chronik.protocol.errors import KafkaError
@@ -76,7 +84,8 @@ class Engine:
         self._lock = threading.Lock()
         self._planning = threading.Lock()
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Start Spark, and let callers know."""
         from chronik.pipeline.sql.topic_views import TopicViews
 
         self.spark = start_session(
@@ -94,6 +103,9 @@ class Engine:
         self._listener.settimeout(_POLL_S)
         self._last_used = time.monotonic()
         log.info("engine ready on port %d, Spark Connect on port %d", self._port, self.connect_port)
+
+    def serve(self) -> None:
+        """Answer until told to stop, or nobody asks any more."""
         while not self._stopping.is_set() and not self._idle():
             with suppress(TimeoutError):
                 caller, _ = self._listener.accept()
@@ -250,7 +262,12 @@ def main() -> None:
         idle_s = float(os.environ.get("CHRONIK_ENGINE_IDLE_S", IDLE_S))
         engine = Engine(folder, wanted, idle_s)
         signal.signal(signal.SIGTERM, lambda *_: engine._stopping.set())
-        engine.run()
+        try:
+            engine.start()
+        except Exception as error:  # whatever it is, who waits is to be told; the log has all of it
+            (folder / FAILURE).write_text(explain(error))
+            raise
+        engine.serve()
 
 
 if __name__ == "__main__":

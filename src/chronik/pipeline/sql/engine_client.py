@@ -20,6 +20,9 @@ from chronik.client.errors import ClientError
 from chronik.pipeline.sql.process_identity import UNKNOWN, identity_of
 
 STATE = "engine.json"
+FAILURE = "failure.txt"
+"""Why the engine could not be started, in words for the one who waits for it."""
+
 MAX_QUERY_BYTES = 1024 * 1024
 START_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 20.0
@@ -127,6 +130,7 @@ class EngineClient:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.folder.chmod(0o700)
+            (self.folder / FAILURE).unlink(missing_ok=True)
             (self.folder / "wanted.json").write_bytes(msgspec.json.encode(self.wanted))
         except OSError as error:
             raise EngineMissing(
@@ -148,10 +152,15 @@ class EngineClient:
             if state is not None:
                 return state
             if process.poll() not in (None, 0):
-                tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
-                raise EngineMissing(f"Spark could not be started; the log {log_path} ends with:\n{tail}")
+                raise EngineMissing(f"Spark could not be started: {self._why(log_path)}")
             time.sleep(_POLL_S)
         raise EngineMissing(f"Spark was not ready within {START_DEADLINE_S:g} s; see {log_path}")
+
+    def _why(self, log_path: Path) -> str:
+        with suppress(OSError):
+            return f"{(self.folder / FAILURE).read_text()}\nMore is in the log {log_path}"
+        tail = "\n".join(log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+        return f"the log {log_path} ends with:\n{tail}"
 
     def query(self, sql: str) -> Answer:
         """Ask the engine, starting it if need be. SqlError when the query is wrong."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -12,6 +13,10 @@ _PLAN = re.compile(r"^\s*(['+:]|\w+ \[|Project|Filter|Aggregate|Relation|Subquer
 _PYTHON_FAILURE = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|DataLoss|GaveUp|Failed|Range)): (.*)$")
 _SQL_SHOWN = re.compile(r"^== SQL\b.*==$")
 _CARET = re.compile(r"^[-\s]*\^+\s*$")
+_FROM_JAVA = "An error occurred while calling "
+_JAVA_FAILURE = re.compile(r"^(?:: |Caused by: )?.*?\b[\w.$]+(?:Exception|Error): (.*\S)")
+_CONDITION = re.compile(r"(\[[A-Z][A-Z0-9_.]*\] .*)")
+_MISSING = re.compile(r"The table or view (.+?) cannot be found.*?(;? \(?line \d+,? pos \d+\)?)", re.DOTALL)
 _JAVA = ("JVM stacktrace", "at org.", "at java.", "Caused by", "Driver stacktrace")
 _MAX_LINES = 12
 _LINES_BEFORE_CARET = 3
@@ -24,10 +29,28 @@ def explain(error: BaseException) -> str:
         found = _PYTHON_FAILURE.match(line.strip())
         if found and "Traceback" in text:
             return found.group(2).strip()
+    missing = _MISSING.search(text)
+    if missing and text.startswith(f"[{NO_SUCH_TABLE}"):
+        return f"[{NO_SUCH_TABLE}] There is no topic, table or view {missing[1]}{missing[2]}"
     lines = text.splitlines()
+    if text.startswith(_FROM_JAVA):
+        lines = _cause(lines)
     begin = next((index for index, line in enumerate(lines) if _SQL_SHOWN.match(line)), len(lines))
     told = [*_without_java_and_plans(lines[:begin]), *_around_the_caret(lines[begin:])]
     return "\n".join(told[:_MAX_LINES]).strip() or type(error).__name__
+
+
+def _cause(lines: Sequence[str]) -> list[str]:
+    """What a failure of Java comes from in the end, and what Spark says about it: the rest is how it came here."""
+    found = [(index, failure[1]) for index, line in enumerate(lines) if (failure := _JAVA_FAILURE.match(line))]
+    named = [(index, condition[1]) for index, said in found if (condition := _CONDITION.search(said))]
+    if not found:
+        return list(lines)
+    index, said = (named or found)[-1]
+    rest = itertools.takewhile(
+        lambda line: not line.strip().startswith(("at ", "...", "Caused by")), lines[index + 1 :]
+    )
+    return [said, *rest]
 
 
 def _without_java_and_plans(lines: Sequence[str]) -> list[str]:

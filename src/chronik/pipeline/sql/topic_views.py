@@ -45,6 +45,14 @@ if TYPE_CHECKING:
 
 _WORDS = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
 _ALL_TOPICS = re.compile(r"^\s*show\s+(tables|views)\b", re.IGNORECASE)
+_CHANGE = re.compile(
+    r"""\s* (?: drop\s+(?:table|view)(?:\s+if\s+exists)?
+            | truncate\s+table | alter\s+(?:table|view) | delete\s+from | update | merge\s+into
+            | insert\s+(?:into|overwrite)(?:\s+table)?
+            | create(?:\s+or\s+replace)?(?:\s+global)?(?:\s+temp(?:orary)?)?\s+(?:table|view)(?:\s+if\s+not\s+exists)?
+         ) \s+ (?: `(?P<quoted>[^`]+)` | (?P<bare>\w+) )""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 class TopicViews:
@@ -64,6 +72,7 @@ class TopicViews:
         """Make or renew the views of the topics that a query names; warnings that its reader should see."""
         topics = {topic.name: topic for topic in list_topics(self.cluster)}
         self._drop_all_but(topics)
+        refuse_changes(topics, sql)
         warnings: list[str] = []
         if _ALL_TOPICS.match(sql):
             named = distinct(topics)
@@ -204,6 +213,18 @@ class TopicViews:
         else:
             frame.createOrReplaceTempView(_quoted(name))
         self._made.add(name)
+
+
+def refuse_changes(topics: Iterable[str], sql: str) -> None:
+    """ValueError for a statement that would change a view of ours, while its author takes it for the topic."""
+    found = _CHANGE.match(sql)
+    target = (found["quoted"] or found["bare"]).casefold() if found else None
+    name = next((name for name in topics if name.casefold() == target), None)
+    if name is not None:
+        raise ValueError(
+            f"{name} is a topic, and SQL reads topics without changing them. Write with `chronik produce {name}`, "
+            f"delete it with `chronik topic delete {name}`, and give a view of your own another name"
+        )
 
 
 def mentioned(sql: str) -> set[str]:
