@@ -103,7 +103,7 @@ def connect(
             warehouse=warehouse_folder(warehouse),
             master=master,
             port=port,
-            stopping=_until_interrupted(),
+            until=_until_interrupted,
         )
 
 

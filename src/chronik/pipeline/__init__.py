@@ -11,5 +11,5 @@ Talks to brokers as any client does: of the rest of Chronik it imports `chronik.
 | `tables` | topics kept as Delta tables, exactly once |
 | `sql` | topics as tables by name, the engine and the prompt |
 | `java`, `spark_session` | finding Java, starting Spark quietly |
-| `transforms` | running a person's own PySpark, SQL or Declarative Pipelines |
+| `transforms`, `interrupts` | running a person's own PySpark, SQL or Declarative Pipelines |
 """

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chronik.client.errors import ClientError
+from chronik.pipeline.interrupts import ended_by_ctrl_c
 from chronik.pipeline.java import require_java
 from chronik.pipeline.spark_session import require_pyspark, start_session
 from chronik.pipeline.sql.sql_errors import NO_SUCH_TABLE, explain
@@ -55,7 +56,8 @@ def run_file(file: Path, *, bootstrap: str, warehouse: Path, master: str | None)
         os.environ["PYTHONPATH"] = os.pathsep.join(part for part in beside if part)
         spark = start_session(file.stem, master)
         try:
-            run_python(file, spark, bootstrap, warehouse)
+            with ended_by_ctrl_c(spark):
+                run_python(file, spark, bootstrap, warehouse)
         finally:
             spark.stop()
     elif file.suffix == ".sql":
@@ -67,7 +69,8 @@ def run_file(file: Path, *, bootstrap: str, warehouse: Path, master: str | None)
             raise TransformFailed(f"there is no statement in {file}")
         spark = start_session(file.stem, master)
         try:
-            run_sql(script, spark, bootstrap, warehouse)
+            with ended_by_ctrl_c(spark):
+                run_sql(script, spark, bootstrap, warehouse)
         finally:
             spark.stop()
     else:

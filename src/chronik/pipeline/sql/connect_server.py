@@ -33,13 +33,16 @@ def serve(
     warehouse: Path,
     master: str | None,
     port: int,
-    stopping: Callable[[], bool],
+    until: Callable[[], Callable[[], bool]],
     token: str | None = None,
 ) -> None:
-    """Serve until told to stop. The token is CHRONIK_CONNECT_TOKEN, or a new one that is printed."""
+    """Serve until told to stop, by what `until` gives: it is asked for that once Spark, which takes signals for itself,
+    has started. The token is CHRONIK_CONNECT_TOKEN, or a new one that is printed.
+    """
     check_port(port)  # Spark would try for half a minute, and then tell of it in Java
     chosen = token or os.environ.get("CHRONIK_CONNECT_TOKEN") or secrets.token_urlsafe(24)
     spark = start_session("chronik connect", master, connect_settings(port, chosen))
+    stopping = until()
     views = TopicViews(spark, bootstrap, warehouse, shared=True)
     told = views.prepare_all()
     _tell(told)
