@@ -211,7 +211,11 @@ class Cleaner:
         return True
 
     async def _on_thread(self, job: Callable[[], T]) -> T:
-        return await asyncio.wrap_future(self._executor.submit(job))
+        def work() -> T:
+            self._pacer.begin()
+            return job()
+
+        return await asyncio.wrap_future(self._executor.submit(work))
 
 
 def _last_batches(log: PartitionLog) -> dict[int, tuple[int, int | None]]:

@@ -56,6 +56,10 @@ class Pacer:
         self._since = time.monotonic()
         self.stopped = False
 
+    def begin(self) -> None:
+        """Called when work begins: what was before was no work, and needs no rest."""
+        self._since = time.monotonic()
+
     def pause(self) -> None:
         """Called between small pieces of work. Raises CompactionStopped when it is to end."""
         if self.stopped:

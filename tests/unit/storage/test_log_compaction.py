@@ -97,6 +97,22 @@ async def test_only_the_last_record_of_each_key_stays_at_its_offset() -> None:
         assert await records(reopened) == kept
 
 
+async def test_the_time_in_which_nothing_was_compacted_does_not_count_as_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction rests in proportion to its work: an hour without any must not make the next pass rest for hours."""
+    rests: list[float] = []
+    monkeypatch.setattr(compaction_module.time, "sleep", rests.append)
+    async with simulated(SimulatedDisk(), COMPACT) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        for number in range(40):
+            put(log, (b"k", b"%d" % number + b"." * 50))
+        logs._housekeeping.cleaner._pacer._since -= 3_600
+        await compact(logs, log)
+        assert len(await records(log)) == 1
+    assert sum(rests) < 60
+
+
 async def test_a_batch_that_loses_records_keeps_its_range_and_codec() -> None:
     async with simulated(SimulatedDisk(), COMPACT) as logs:
         log = logs.create("t", 0, TOPIC_ID)
