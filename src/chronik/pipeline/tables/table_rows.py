@@ -24,7 +24,11 @@ from chronik.pipeline.tables.layout import (
 
 _REASON_BYTES = 500
 
-_decode = msgspec.json.Decoder(float_hook=exact_number).decode
+_MAY_BE_INEXACT = r"[0-9.]{17}|[0-9][eE]"
+"""What a value must have in it for one of its numbers to be none that a double holds: many digits, or an exponent."""
+
+_decode = msgspec.json.Decoder().decode
+_decode_exactly = msgspec.json.Decoder(float_hook=exact_number).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -97,11 +101,13 @@ class RowMaker:
         bad: list[int] = []
         reasons: list[str] = []
         nothing: dict[str, Any] = {}
-        for index, value in enumerate(records.column("value").to_pylist()):
+        values = records.column("value")
+        inexact = pc.match_substring_regex(values, _MAY_BE_INEXACT).to_pylist()  # looking at every number takes longer
+        for index, value in enumerate(values.to_pylist()):
             kept, row = None, nothing
             if value is not None:
                 try:
-                    document = _decode(value)
+                    document = _decode_exactly(value) if inexact[index] else _decode(value)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     bad.append(index)
                     reasons.append(f"the value is no JSON: {error}"[:_REASON_BYTES])
