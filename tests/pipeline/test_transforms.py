@@ -139,7 +139,6 @@ query.trigger(availableNow=True).start()
         run_python(script, spark, node.bootstrap, warehouse)
 
     run('"partition"')
-    run('"partition"')
     with pytest.raises(TransformFailed, match="changed in a way that its checkpoint cannot follow"):
         run('"partition", "topic"')
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -70,6 +71,8 @@ def test_a_process_is_told_from_others_and_from_one_that_has_ended(
     process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, proc: bool
 ) -> None:
     if not proc:
+        if shutil.which("ps") is None:
+            pytest.skip("there is no ps")
         monkeypatch.setattr(process_identity, "_PROC", tmp_path)
     elif not Path("/proc/self/stat").exists():
         pytest.skip("there is no /proc")
