@@ -119,20 +119,21 @@ def _groups(data: Buffer, batches: Sequence[BatchInfo]) -> Iterator[_Group]:
             part = decompress(info.compression, part, MAX_DECOMPRESSED_BYTES)
         if gathered and size + len(part) > MAX_CHUNK_BYTES:
             yield _group(view, gathered)
-            gathered, size = [], 0
+            size = 0
         gathered.append((info, part))
         size += len(part)
     if gathered:
         yield _group(view, gathered)
 
 
-def _group(view: memoryview, gathered: Sequence[tuple[BatchInfo, Buffer]]) -> _Group:
-    """Nothing is copied if none is compressed."""
+def _group(view: memoryview, gathered: list[tuple[BatchInfo, Buffer]]) -> _Group:
+    """The group of what was gathered, which is given up. Nothing is copied if none is compressed."""
     batches = [info for info, _ in gathered]
+    parts = [part for _, part in gathered]
+    gathered.clear()  # so that memory holds it once while it is decoded
     if all(info.compression is Compression.NONE for info in batches):
         bounds = [(info.position + HEADER_SIZE, info.end) for info in batches]
         return _Group(batches, view, np.array(bounds, np.int64))
-    parts = [part for _, part in gathered]
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     starts = np.concatenate(([0], ends[:-1]))
     return _Group(batches, memoryview(b"".join(parts)), np.stack((starts, ends), axis=1))
