@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from chronik.client import Cluster, ConsumerSettings, Isolation, OffsetOutOfRange, fetch_range
+from chronik.client import ClientError, Cluster, ConsumerSettings, Isolation, OffsetOutOfRange, fetch_range
 from chronik.pipeline.arrow_decoder import decode_batches
 from chronik.pipeline.positions import lost
 from chronik.pipeline.ranges import OffsetRange
@@ -20,6 +20,16 @@ def consumer_settings(
     partition_max_bytes: int = DEFAULT_PARTITION_FETCH_BYTES,
 ) -> ConsumerSettings:
     return ConsumerSettings(isolation=isolation, max_bytes=max_bytes, partition_max_bytes=partition_max_bytes)
+
+
+def check_topic(cluster: Cluster, topic: str, topic_id: str) -> None:
+    """Refuse what was read if the topic was made anew in the meantime: ClientError.
+
+    Records are fetched by the id of their topic, and an id never comes back: if it is the right one at the end, it was
+    all along.
+    """
+    if cluster.topic(topic).topic_id.hex() != topic_id:
+        raise ClientError(f"topic {topic} was deleted and made anew while it was read; what was read is not used")
 
 
 def read_ranges(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
@@ -178,6 +179,12 @@ def test_a_sample_never_looks_at_the_same_records_twice() -> None:
     assert sampler._fresh(0, 5, 15) == [(10, 15)]
     assert sampler._fresh(1, 5, 15) == [(5, 15)]
     assert sampler._fresh(0, 90, 90 + SAMPLE_OFFSETS) == [(90, 90 + SAMPLE_OFFSETS)]
+
+
+def test_a_sample_takes_in_records_with_numbers_that_no_double_holds() -> None:
+    sampler = Sampler()
+    sampler._observe([b'{"mass": 1e400, "name": "a"}', b"no json", None])
+    assert sampler.columns(pa.schema([])).names == ["name"]
 
 
 def test_a_line_of_progress_says_what_matters() -> None:

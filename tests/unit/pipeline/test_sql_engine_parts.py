@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pyspark.sql import types
 from chronik.client.errors import ClientError
 from chronik.pipeline.positions import QUERY_REMEDY, DataLoss
 from chronik.pipeline.spark_session import chosen_master
-from chronik.pipeline.sql import caller_watch, live_reader, process_identity
+from chronik.pipeline.sql import caller_watch, live_reader, process_identity, topic_views
 from chronik.pipeline.sql.answers import shown_type
 from chronik.pipeline.sql.caller_watch import cancelled_if_left
 from chronik.pipeline.sql.connect_server import check_port
@@ -341,11 +342,40 @@ def test_a_query_that_lost_offsets_while_they_were_read_says_to_ask_again(monkey
 
     monkeypatch.setattr(live_reader, "Cluster", nullcontext)
     monkeypatch.setattr(live_reader, "read_ranges", gone)
-    part = LivePart("h:1", "t", "string", "skip", schema_to_text(pa.schema([])), False, [(0, 1, 3)])
+    part = LivePart("h:1", "t", "00", "string", "skip", schema_to_text(pa.schema([])), False, [(0, 1, 3)])
     reader = LiveReader(part)
     (task,) = reader.partitions()
     with pytest.raises(DataLoss, match=r"are not there\. Ask again"):
         list(reader.read(task))
+
+
+def test_a_query_whose_topic_was_made_anew_while_it_was_read_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SimpleNamespace(topic=lambda name: SimpleNamespace(topic_id=bytes(15) + b"1"))
+    monkeypatch.setattr(live_reader, "Cluster", lambda _: nullcontext(other))
+    monkeypatch.setattr(live_reader, "read_ranges", lambda *_, **__: iter(()))
+    typed = schema_to_text(pa.schema([]))
+    reader = LiveReader(LivePart("h:1", "t", (bytes(15) + b"0").hex(), "string", "skip", typed, False, [(0, 1, 3)]))
+    (task,) = reader.partitions()
+    with pytest.raises(ClientError, match="made anew while it was read"):
+        list(reader.read(task))
+    same = LiveReader(LivePart("h:1", "t", (bytes(15) + b"1").hex(), "string", "skip", typed, False, [(0, 1, 3)]))
+    assert list(same.read(task)) == []
+
+
+def test_offsets_that_retention_took_before_they_landed_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a partition of which nothing has landed, if others have: the table does not begin with it."""
+    monkeypatch.setattr(topic_views, "earliest", lambda _, places: dict.fromkeys(places, 5))
+    monkeypatch.setattr(topic_views, "latest", lambda _, places, __: dict.fromkeys(places, 9))
+    settings = SimpleNamespace(topic="t", partitions=[0, 1, 2])
+    views = topic_views.TopicViews.__new__(topic_views.TopicViews)
+    views.cluster = None  # type: ignore[assignment]
+
+    def told(positions: dict[int, int]) -> tuple[list[tuple[int, int]], list[str]]:
+        ranges, warnings = views._live_ranges(settings, SimpleNamespace(stored=positions.get))  # type: ignore[arg-type]
+        return [(piece.start, piece.end) for piece in ranges], [text.partition(" were ")[0] for text in warnings]
+
+    assert told({}) == ([(5, 9)] * 3, [])
+    assert told({0: 7, 1: 3}) == ([(7, 9), (5, 9), (5, 9)], ["offsets 3 to 4 of t-1", "offsets 0 to 4 of t-2"])
 
 
 def test_lost_offsets_are_told_with_what_helps_the_one_who_reads() -> None:

@@ -17,7 +17,7 @@ from chronik.client import Cluster
 from chronik.pipeline.batch_reader import RangesPartition
 from chronik.pipeline.positions import QUERY_REMEDY, DataLoss
 from chronik.pipeline.pushdown import NarrowingReader
-from chronik.pipeline.range_reader import consumer_settings, read_ranges
+from chronik.pipeline.range_reader import check_topic, consumer_settings, read_ranges
 from chronik.pipeline.ranges import OffsetRange, deal
 from chronik.pipeline.tables.ingest_task import days_of
 from chronik.pipeline.tables.layout import DAY, READ_COLUMNS, schema_of_text, table_columns
@@ -31,6 +31,7 @@ class LivePart(msgspec.Struct):
 
     bootstrap: str
     topic: str
+    topic_id: str
     value_format: str
     on_error: str
     typed: str
@@ -82,6 +83,8 @@ class LiveReader(NarrowingReader):
                         days = pa.array(days_of(rows).astype(np.int32)).cast(pa.date32())
                         arrays = [*rows.columns, days]
                         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                if partition.ranges:
+                    check_topic(cluster, part.topic, part.topic_id)
         except DataLoss as error:
             raise DataLoss(error.gap, QUERY_REMEDY) from None
 

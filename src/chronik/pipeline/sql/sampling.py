@@ -14,6 +14,7 @@ import pyarrow as pa
 from chronik.client import Cluster
 from chronik.pipeline.range_reader import consumer_settings, read_range
 from chronik.pipeline.ranges import OffsetRange
+from chronik.pipeline.tables.json_rows import decode_exactly
 from chronik.pipeline.tables.json_shape import Shape, with_new_fields
 from chronik.pipeline.tables.layout import OWN_COLUMNS
 
@@ -49,7 +50,7 @@ class Sampler:
             if value is None:
                 continue
             try:
-                document = msgspec.json.decode(value)
+                document = decode_exactly(value)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if type(document) is dict:

@@ -165,12 +165,13 @@ class TopicViews:
         last = latest(self.cluster, places, Isolation.READ_COMMITTED)
         ranges: list[OffsetRange] = []
         warnings: list[str] = []
-        for place in places:
-            stored = table.stored(place.partition)
-            if stored is not None and first[place] > stored:
+        positions = {place: table.stored(place.partition) for place in places}
+        began = any(stored is not None for stored in positions.values())
+        for place, stored in positions.items():
+            if began and first[place] > (stored or 0):
                 warnings.append(
-                    f"offsets {stored} to {first[place] - 1} of {place} were removed by retention before they landed; "
-                    "they are in no answer"
+                    f"offsets {stored or 0} to {first[place] - 1} of {place} were removed by retention before they "
+                    "landed; they are in no answer"
                 )
             start = max(stored or 0, first[place])
             if last[place] > start:
@@ -198,6 +199,7 @@ class TopicViews:
         part = LivePart(
             self.bootstrap,
             settings.topic,
+            settings.topic_id,
             settings.value_format,
             settings.on_error,
             schema_to_text(typed),

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from chronik.client import ClientError, Cluster
 from chronik.pipeline.positions import TABLE_REMEDY, DataLoss
-from chronik.pipeline.range_reader import consumer_settings, read_range
+from chronik.pipeline.range_reader import check_topic, consumer_settings, read_range
 from chronik.pipeline.ranges import OffsetRange
 from chronik.pipeline.tables.json_shape import Shape, with_new_fields
 from chronik.pipeline.tables.layout import (
@@ -122,21 +122,12 @@ class _Task:
                 piece = OffsetRange(self.spec.topic, partition, start, end)
                 if not self._read(cluster, index, piece):
                     break
-            self._check_topic(cluster)
+            check_topic(cluster, self.spec.topic, self.spec.topic_id)
         if self.grows:
             assert self.unknown is not None
             self._forget_files()
             self.report.unknown = self.unknown.to_document()
         return self.report
-
-    def _check_topic(self, cluster: Cluster) -> None:
-        """Refuse what was read if the topic was made anew in the meantime.
-
-        Records are fetched by the id of their topic, and an id never comes back: if it is the right one at the end, it
-        was all along.
-        """
-        if cluster.topic(self.spec.topic).topic_id.hex() != self.spec.topic_id:
-            raise ClientError(f"topic {self.spec.topic} was deleted and made anew in the meantime; nothing was landed")
 
     def _read(self, cluster: Cluster, index: int, piece: OffsetRange) -> bool:
         """Read one range; whether the next may follow."""

@@ -69,6 +69,10 @@ def exact_number(text: str) -> float | msgspec.Raw:
     return number if written in map(Decimal, printed) else msgspec.Raw(text.encode())
 
 
+decode_exactly = msgspec.json.Decoder(float_hook=exact_number).decode
+"""A document in which a number that no double holds stays as it is written."""
+
+
 def _part(name: str) -> str:
     """A name in a path, which has dots between names: in backticks if it has dots itself, so no two paths are alike."""
     return "`" + name.replace("`", "``") + "`" if "." in name or "`" in name else name

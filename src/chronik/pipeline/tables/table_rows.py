@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronik.pipeline.tables.json_rows import Misfits, exact_number, record_fitter
+from chronik.pipeline.tables.json_rows import Misfits, decode_exactly, record_fitter
 from chronik.pipeline.tables.json_shape import Shape
 from chronik.pipeline.tables.layout import (
     BINARY,
@@ -28,7 +28,6 @@ _MAY_BE_INEXACT = r"[0-9.]{17}|[0-9][eE]"
 """What a value must have in it for one of its numbers to be none that a double holds: many digits, or an exponent."""
 
 _decode = msgspec.json.Decoder().decode
-_decode_exactly = msgspec.json.Decoder(float_hook=exact_number).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -107,7 +106,7 @@ class RowMaker:
             kept, row = None, nothing
             if value is not None:
                 try:
-                    document = _decode_exactly(value) if inexact[index] else _decode(value)
+                    document = decode_exactly(value) if inexact[index] else _decode(value)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     bad.append(index)
                     reasons.append(f"the value is no JSON: {error}"[:_REASON_BYTES])
