@@ -189,7 +189,7 @@ class Checkpointer:
 
     async def write(self, captures: list[Capture]) -> None:
         """Write captured states and, after them, the checkpoints of all logs."""
-        captures = [capture for capture in captures if self._is_current(capture.log)]
+        captures = [capture for capture in captures if self._is_current(capture.log) and self._still_true(capture)]
         points = self._recovery_points()
         with self._lock:
             self._dropped.clear()
@@ -205,6 +205,19 @@ class Checkpointer:
         self.recorded = set(points).union(*(offsets for _, offsets in tables))
         for capture in captures:
             self._install(capture)
+
+    def _still_true(self, capture: Capture) -> bool:
+        """Whether a log was not truncated since it was captured, while its syncs were waited for.
+
+        What was written after the cut may reach beyond the captured offset, but it has other epochs: the next
+        checkpoint takes the log as it is then.
+        """
+        log = capture.log
+        if capture.generation == log.generation:
+            return True
+        log.epochs_changed = log.epochs_changed or capture.epochs is not None
+        self._services.changed.add(log)
+        return False
 
     def _install(self, capture: Capture) -> None:
         log = capture.log

@@ -267,6 +267,27 @@ async def test_a_checkpoint_that_a_truncation_overtakes_promises_nothing() -> No
         assert log.snapshot_offsets == []
 
 
+async def test_a_checkpoint_whose_log_is_truncated_while_its_syncs_are_waited_for_leaves_it_to_the_next() -> None:
+    """What is written after the cut has other epochs; a recovery point behind it would hide them from the next start."""
+    disk = SimulatedDisk()
+    inline, stepped = InlineExecutor(), SteppedExecutor()
+    async with simulated(disk, SMALL, threads=Threads(stepped, inline, inline), close=False) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        for value in (b"a", b"b", b"c"):
+            append(log, value, epoch=1)
+        writing = asyncio.ensure_future(logs._checkpointer.run())
+        await until(lambda: log not in logs._services.changed)
+        log.truncate_to(2)
+        append(log, b"x", epoch=2)
+        append(log, b"y", epoch=2)
+        await synced(log, stepped)
+        await writing
+        assert log in logs._services.changed
+    found, log = await reopened(disk)
+    assert found == [(0, b"a"), (1, b"b"), (2, b"x"), (3, b"y")]
+    assert log.epochs is not None and log.epochs.entries() == [(1, 0), (2, 2)]
+
+
 async def test_a_batch_larger_than_a_chunk_is_checked_piece_by_piece() -> None:
     disk = SimulatedDisk()
     config = LogConfig(max_message_bytes=8 * WALK_CHUNK_BYTES)
