@@ -268,7 +268,7 @@ async def test_a_checkpoint_that_a_truncation_overtakes_promises_nothing() -> No
 
 
 async def test_a_checkpoint_whose_log_is_truncated_while_its_syncs_are_waited_for_leaves_it_to_the_next() -> None:
-    """What is written after the cut has other epochs; a recovery point behind it would hide them from the next start."""
+    """What is written after the cut has other epochs; a recovery point behind it would hide them from a restart."""
     disk = SimulatedDisk()
     inline, stepped = InlineExecutor(), SteppedExecutor()
     async with simulated(disk, SMALL, threads=Threads(stepped, inline, inline), close=False) as logs:
