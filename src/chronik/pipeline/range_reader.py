@@ -29,7 +29,7 @@ def check_topic(cluster: Cluster, topic: str, topic_id: str) -> None:
     all along.
     """
     if cluster.topic(topic).topic_id.hex() != topic_id:
-        raise ClientError(f"topic {topic} was deleted and made anew while it was read; what was read is not used")
+        raise ClientError(f"topic {topic} was deleted and made anew since this was planned; what was read is not used")
 
 
 def read_ranges(
