@@ -36,6 +36,7 @@ from chronik.broker.responses import (
 
 if TYPE_CHECKING:
     from chronik.broker.listener import Listener
+    from chronik.broker.refused_batches import RefusedBatches
 
 
 class Dispatcher(Protocol):
@@ -58,6 +59,7 @@ class Connection(ResponseSender):
         "frame_bytes_max",
         "peer_host",
         "peer_port",
+        "refused_batches",
     )
 
     def __init__(self, listener: Listener) -> None:
@@ -72,6 +74,7 @@ class Connection(ResponseSender):
         self.frame_bytes_max = listener.limits.frame_bytes_max
         self.peer_host = ""
         self.peer_port = 0
+        self.refused_batches: RefusedBatches | None = None  # kept by produce, from the first refusal on
 
     # --- the transport calls these ------------------------------------------------------------------------------
 

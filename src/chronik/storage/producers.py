@@ -20,6 +20,7 @@ from typing import NamedTuple
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import BatchInfo
 from chronik.protocol.records.control import EndTransactionMarker
+from chronik.protocol.records.header import next_sequence
 
 BATCHES_REMEMBERED = 5
 """Per producer, as many as it may have in flight."""
@@ -34,7 +35,6 @@ VERIFICATIONS_MAX = 10_000
 
 NO_OFFSET = -1
 NO_SEQUENCE = -1
-LAST_SEQUENCE = 0x7FFFFFFF
 
 
 class RememberedBatch(NamedTuple):
@@ -136,7 +136,7 @@ class ProducerStates:
         if batch.producer_epoch != epoch:
             if batch.base_sequence != 0:
                 raise _out_of_order(batch, f"a new epoch ({batch.producer_epoch}, after {epoch}) begins at 0")
-        elif batch.base_sequence != (0 if last == LAST_SEQUENCE else last + 1):
+        elif batch.base_sequence != next_sequence(last):
             raise _out_of_order(batch, f"the last one appended was {last}")
         return None
 

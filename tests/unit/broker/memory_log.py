@@ -1,6 +1,7 @@
 """A partition log in memory that keeps real record batches: what the handlers see of storage, without files.
 
-It can hold syncs back (`hold_syncs`), pretend to be cold (`cold`), fail, and be told of aborted transactions.
+It checks sequences as a real log does, and can hold syncs back (`hold_syncs`), pretend to be cold (`cold`), fail, and
+be told of aborted transactions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import NamedTuple
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import BatchInfo, parse_batches, read_records, stamp
 from chronik.storage.log_config import LogConfig
+from chronik.storage.partition_log import ProducerInfo
+from chronik.storage.producers import ProducerStates
 
 
 class AppendInfo(NamedTuple):
@@ -42,6 +45,7 @@ class MemoryLog:
         self.append_error: Exception | None = None
         self.failure: str | None = None
         self.reads = 0
+        self._producers = ProducerStates()
 
     @property
     def last_stable_offset(self) -> int:
@@ -71,14 +75,24 @@ class MemoryLog:
         for info in parse_batches(data) if batches is None else batches:
             if info.size > self.config.max_message_bytes:
                 raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {info.size} bytes is too large")
+            if info.has_producer_id:
+                duplicate = self._producers.check(info)
+                if duplicate is not None:
+                    return AppendInfo(duplicate.base_offset, duplicate.last_offset, duplicate=True)
             stamp(data, info.position, self.end_offset, leader_epoch)
             stored = bytes(data[info.position : info.end])
             kept = parse_batches(stored)[0]
             self.batches.append((kept, stored))
+            if kept.has_producer_id:
+                self._producers.apply(kept, now_ms)
             self.end_offset = kept.next_offset
         if not self.hold_syncs:
             self.synced_offset = self.end_offset
         return AppendInfo(base, self.end_offset - 1, -1, self.log_start_offset)
+
+    def producer(self, producer_id: int) -> ProducerInfo | None:
+        entry = self._producers.entries.get(producer_id)
+        return ProducerInfo(producer_id, entry.epoch, entry.last_sequence, -1, -1, -1) if entry is not None else None
 
     def sync(self) -> None:
         self.synced_offset = self.end_offset

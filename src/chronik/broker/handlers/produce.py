@@ -9,6 +9,8 @@ acks: 0 gets no response at all, and an error closes the connection; 1 is answer
 in-sync replicas have it, or with REQUEST_TIMED_OUT. The append itself happens before this handler returns, so a
 producer's pipelined requests are in the log in order while their answers wait.
 
+A batch behind one that was refused for a reason that passes is refused like it, see `refused_batches`.
+
 The first batch of a transaction in a partition is appended only when the transaction's coordinator has confirmed it;
 from version 12 on (KIP-890) that also makes the partition join.
 
@@ -30,24 +32,27 @@ from chronik.broker.handlers import transaction_verification as verification
 from chronik.broker.handlers.leader_hints import current_leader, is_about_leadership, is_out_of_touch
 from chronik.broker.handlers.record_preparation import convert, prepare, sent_records
 from chronik.broker.produce_answers import FIRST_VERSION_WITH_ALL_NUMBERS
+from chronik.broker.refused_batches import RefusedBatches
 from chronik.metadata.model import INTERNAL_TOPICS
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
     TopicProduceResponse,
 )
-from chronik.protocol.records.header import TRANSACTIONAL_FLAG, BatchInfo
+from chronik.protocol.records.header import TRANSACTIONAL_FLAG, BatchInfo, next_sequence, parse_batches
 from chronik.protocol.wire import Buffer
 
 if TYPE_CHECKING:
     from chronik.metadata.model import TopicInfo
     from chronik.metadata.topic_settings import TopicSettings
     from chronik.replication.partition import Partition
+    from chronik.storage.partition_log import ProducerInfo
 
 log = structlog.get_logger(__name__)
 
@@ -138,6 +143,7 @@ class _ProduceRun:
                 for data in topic_data.partition_data:
                     answers.append(PartitionProduceResponse(index=data.index))
                     self._refuse(answers[-1], topic, "")
+                    self._remember_refused(topic_data.name or topic_data.topic_id, data, topic)
                 continue
             name = topic.name
             settings = services.configs.topic_settings(name)
@@ -150,6 +156,7 @@ class _ProduceRun:
                     batches = prepare(records, settings, version, self._now_ms)
                 except KafkaError as error:
                     self._refuse(answer, error, name)
+                    self._remember_refused(name, data, error)
                     continue
                 item = _Item(answer, partition, settings, records, batches)
                 if batches is None or (batches[0].attributes & TRANSACTIONAL_FLAG and self._must_ask(item, batches[0])):
@@ -206,7 +213,7 @@ class _ProduceRun:
         )
         for item, refusal in zip(asked, refused, strict=True):
             if refusal is not None:
-                self._refuse(item.answer, refusal, item.partition.topic)
+                self._refuse_item(item, refusal)
                 self._items.remove(item)
 
     async def _convert_all(self) -> None:
@@ -233,9 +240,12 @@ class _ProduceRun:
     def append_all(self) -> None:
         """Append what passed its checks; an error stays with its partition."""
         metrics = self._ctx.services.metrics
+        refused = self._ctx.connection.refused_batches
         for item in self._items:
             data, partition, answer = item.data, item.partition, item.answer
             try:
+                if refused:
+                    _check_the_one_before(refused, item)
                 info = partition.append(
                     data,
                     required_acks=self._acks,
@@ -244,7 +254,7 @@ class _ProduceRun:
                     verification=item.verification,
                 )
             except KafkaError as error:
-                self._refuse(answer, error, partition.topic)
+                self._refuse_item(item, error)
                 continue
             except Exception as error:
                 log.error(
@@ -253,6 +263,8 @@ class _ProduceRun:
                 unknown = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The append failed; the broker's log says why.")
                 self._refuse(answer, unknown, partition.topic)
                 continue
+            if refused:
+                _forget_refused(refused, item)
             metrics.produce_bytes += len(data)
             answer.base_offset = info.base_offset
             answer.log_start_offset = info.log_start_offset
@@ -327,6 +339,24 @@ class _ProduceRun:
         assert self._pending is not None
         self._pending.finish(self._reply())
 
+    def _refuse_item(self, item: _Item, error: KafkaError) -> None:
+        self._refuse(item.answer, error, item.partition.topic)
+        self._remember(item.partition.topic, item.answer.index, item.batches or [], error)
+
+    def _remember_refused(self, topic: str | bytes, data: PartitionProduceData, error: KafkaError) -> None:
+        """The same for records that nobody has looked at."""
+        try:
+            batches = parse_batches(sent_records(data.records), check_crc=False)
+        except KafkaError:
+            return
+        self._remember(topic, data.index, batches, error)
+
+    def _remember(self, topic: str | bytes, index: int, batches: list[BatchInfo], error: KafkaError) -> None:
+        connection = self._ctx.connection
+        if connection.refused_batches is None:
+            connection.refused_batches = RefusedBatches()
+        connection.refused_batches.remember(topic, index, batches, error, time.monotonic())
+
     def _refuse(self, answer: PartitionProduceResponse, error: KafkaError, topic: str) -> None:
         self._ctx.outcome = error.code
         answer.error_code = error.code
@@ -360,3 +390,30 @@ class _ProduceRun:
             reason=first[1].error_message,
             client_id=self._ctx.client_id,
         )
+
+
+def _check_the_one_before(refused: RefusedBatches, item: _Item) -> None:
+    """Raises the error of the batch before, when that was refused a moment ago and has not been written since."""
+    partition, batches = item.partition, item.batches
+    if not batches or not partition.is_leader:
+        return
+    first, now = batches[0], time.monotonic()
+    for topic in (partition.topic, partition.topic_id):
+        error = refused.before(topic, partition.index, first, now)
+        if error is not None and not _continues(partition.log.producer(first.producer_id), first):
+            raise error
+
+
+def _continues(known: ProducerInfo | None, batch: BatchInfo) -> bool:
+    """Whether the log ends, for this producer, where the batch begins."""
+    return (
+        known is not None
+        and known.producer_epoch == batch.producer_epoch
+        and next_sequence(known.last_sequence) == batch.base_sequence
+    )
+
+
+def _forget_refused(refused: RefusedBatches, item: _Item) -> None:
+    if item.batches:
+        for topic in (item.partition.topic, item.partition.topic_id):
+            refused.forget(topic, item.partition.index, item.batches[0].producer_id)

@@ -44,6 +44,9 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
+LAST_SEQUENCE = 0x7FFFFFFF
+"""After it, sequences begin at 0 again."""
+
 crc32c: Callable[[Buffer], int] = iscsi  # the Castagnoli polynomial; takes a view without copying it
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -84,10 +87,10 @@ class BatchInfo(msgspec.Struct, gc=False):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap around after 2³¹ − 1."""
+        """Sequence of the last record."""
         if self.base_sequence < 0:
             return NO_SEQUENCE
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+        return (self.base_sequence + self.last_offset_delta) & LAST_SEQUENCE
 
     @property
     def compression(self) -> Compression:
@@ -114,6 +117,11 @@ class BatchInfo(msgspec.Struct, gc=False):
     def delete_horizon_ms(self) -> int | None:
         """When compaction may drop the tombstones and markers of this batch; kept in the base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+
+def next_sequence(last: int) -> int:
+    """The sequence that follows, 0 after none at all (−1)."""
+    return (last + 1) & LAST_SEQUENCE
 
 
 def parse_batches(buf: Buffer, *, check_crc: bool = True, allow_partial: bool = False) -> list[BatchInfo]:
