@@ -149,6 +149,9 @@ class WithAiokafka(Application):
             while self.more_to_read() and time.monotonic() < end:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     self.read.update({(record.partition, record.offset): record.value for record in records})
+            # `stop` commits as well, but looks for no coordinator any more: if it has not noticed yet that the one it
+            # knows is gone (it asks every 3 s), it tries for ever. It notices here.
+            await consumer.commit()
             await consumer.stop()
 
         asyncio.run(run())
