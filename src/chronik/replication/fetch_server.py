@@ -292,6 +292,9 @@ class FetchServer:
                     break
                 continue
             slot.sent = True
+            # While the read waited for the disk, an append or a report may have marked the slot again: read now, the
+            # same batches would go twice in this answer. The follower's progress marks it when there is more.
+            session.ready.pop(slot, None)
             if slot.throttled():
                 self._throttle.spend(len(data))
             session.moved.pop(slot, None)

@@ -23,7 +23,7 @@ from chronik.metadata.model import BrokerStatus, ResourceType
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.replication import wire
 from harness.replica_nodes import Nodes, settle
-from harness.simulated_log import SimulatedLog, writable
+from harness.simulated_log import BATCH_BYTES, SimulatedLog, writable
 
 
 @pytest.fixture
@@ -79,6 +79,57 @@ def _counted(nodes: Nodes, node_id: int) -> int:
     lead = nodes.partition(1, "events").leadership
     assert lead is not None
     return lead.followers[node_id].counted
+
+
+class SlowReads:
+    """Lets every read of a log wait for the disk until `done` is set."""
+
+    def __init__(self, log: SimulatedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.under_way = 0
+        self.done = asyncio.Event()
+        self._from_memory = log.read_nowait
+        monkeypatch.setattr(log, "read_nowait", lambda *_, **__: None)
+        monkeypatch.setattr(log, "read", self._read)
+
+    async def _read(self, offset: int, max_bytes: int, *, end_offset: int, at_least_one: bool) -> bytes | memoryview:
+        self.under_way += 1
+        await self.done.wait()
+        return self._from_memory(offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one) or b""
+
+
+async def test_an_append_while_a_read_waits_for_the_disk_does_not_send_the_same_twice(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.create("events", (1, 2), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=1, now_ms=1)
+    await settle(lambda: has(nodes, 2, [1]), "the data arrives")
+    reads = SlowReads(log_of(nodes, 1), monkeypatch)
+    leader.append(writable(2), required_acks=1, now_ms=1)
+    await settle(lambda: reads.under_way, "the leader reads for the follower")
+    leader.append(writable(3), required_acks=1, now_ms=1)
+    reads.done.set()
+    await settle(lambda: has(nodes, 2, [1, 2, 3]), "what came during the read follows it")
+    assert nodes.managers[2].metrics.bytes_fetched == 3 * BATCH_BYTES
+
+
+async def test_a_report_while_a_read_waits_for_the_disk_does_not_send_the_same_twice(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.create("events", (1, 2))
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=1, now_ms=1)
+    await settle(lambda: has(nodes, 2, [1]), "the data arrives")
+    reads = SlowReads(log_of(nodes, 1), monkeypatch)
+    leader.append(writable(2), required_acks=1, now_ms=1)
+    await settle(lambda: reads.under_way, "the leader reads for the follower")
+    log_of(nodes, 2).sync()
+    await settle(lambda: _counted(nodes, 2) == 1, "the leader hears of the sync")
+    reads.done.set()
+    await settle(lambda: has(nodes, 2, [1, 2]), "the rest arrives")
+    leader.append(writable(3), required_acks=1, now_ms=1)
+    await settle(lambda: has(nodes, 2, [1, 2, 3]), "it goes on")
+    assert nodes.managers[2].metrics.bytes_fetched == 3 * BATCH_BYTES
 
 
 async def test_an_idle_session_carries_no_partitions(nodes: Nodes) -> None:
