@@ -98,6 +98,12 @@ class Administration:
     async def add_node(self, arguments: Arguments, timeout_s: float) -> Any:
         """Makes a node that has joined as an observer a voter, or one again that came back with an empty folder."""
         await self.store.read_barrier(timeout_s)
+        if not await self._eventually(lambda: self._registered_with_its_folder(self._broker(arguments)), timeout_s):
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"Node {arguments['node_id']} runs with another data folder than it is registered with; wait until it "
+                "is online (see `chronik cluster status`), then add it again.",
+            )
         broker = self._broker(arguments)
         command = AddNode(broker.node_id, broker.directory_id, broker.peer_host, broker.peer_port)
         (await self.store.propose(command, timeout_s)).raise_for_error()
@@ -147,6 +153,15 @@ class Administration:
                 ErrorCode.INVALID_REQUEST,
                 f"Node {node_id} cannot be removed now: {why}; add or start another node first.",
             )
+
+    def _registered_with_its_folder(self, broker: BrokerInfo) -> bool:
+        """Whether a voter that came back with another folder has registered since. Until then its registration names
+        the folder that is gone, and to add that would be to say of a node without a vote that it has one."""
+        raft = self.raft.status()
+        peer = raft.peers.get(broker.node_id)
+        if peer is None or peer.same_folder is not False or not peer.voter:
+            return True
+        return broker.directory_id != raft.configuration.voters[broker.node_id].directory_id
 
     def _is_added(self, broker: BrokerInfo) -> bool:
         """Whether it votes with the folder it has now, as the controller has confirmed."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from chronik.broker.administration import Administration
+from chronik.broker.administration import MEMBERS_LOOK_S, Administration
 from chronik.cluster.membership import replicas_on
 from chronik.metadata import commands as c
 from chronik.metadata.model import BrokerStatus
 from chronik.metadata.store import MetadataStore
 from chronik.protocol.errors import KafkaError
-from harness.metadata_double import SharedLog, bring_up
+from harness.metadata_double import SharedLog, bring_up, registration
 
 TOPIC_ID = b"t" * 16
 TIMEOUT_S = 5.0
@@ -26,10 +26,16 @@ class RaftDouble:
     def __init__(self, voters: tuple[int, ...] = (1, 2, 3), *, quorum: bool = True) -> None:
         self.voters = voters
         self.quorum = quorum
+        self.came_back: dict[int, bytes] = {}
+        """Voters that run with another folder than this one, with which they vote."""
 
     def status(self) -> Any:
-        configuration = SimpleNamespace(voters=dict.fromkeys(self.voters), observers={})
-        return SimpleNamespace(configuration=configuration, has_quorum_without=lambda node_id: self.quorum)
+        members = {node_id: SimpleNamespace(directory_id=self.came_back.get(node_id)) for node_id in self.voters}
+        return SimpleNamespace(
+            configuration=SimpleNamespace(voters=members, observers={}),
+            peers={node_id: SimpleNamespace(voter=True, same_folder=False) for node_id in self.came_back},
+            has_quorum_without=lambda node_id: self.quorum,
+        )
 
 
 async def two_nodes() -> tuple[SharedLog, MetadataStore, MetadataStore]:
@@ -83,6 +89,35 @@ async def test_a_removal_that_would_leave_no_quorum_is_refused(voters: tuple[int
     with pytest.raises(KafkaError, match=f"Node 4 cannot be removed now: {why}; add or start another node first"):
         await asked.run("remove-node", {"node_id": 4, "force": True}, TIMEOUT_S)
     assert 4 not in first.image.nodes, "nothing was decided about it"
+
+
+async def test_a_node_that_lost_its_folder_is_added_with_the_new_one_when_it_has_registered() -> None:
+    _, first, second = await two_nodes()
+    known = first.image.brokers[3]
+    raft = RaftDouble()
+    raft.came_back[3] = known.directory_id
+    asked = Administration(2, second, raft)  # type: ignore[arg-type]
+    adding = asyncio.create_task(asked.run("add-node", {"node_id": 3}, TIMEOUT_S))
+    assert not await second.wait_until(lambda image: 3 in image.nodes, 2 * MEMBERS_LOOK_S)
+    new_folder = b"n" * 16
+    await first.propose(c.UpdateBrokerStatus(3, BrokerStatus.OFFLINE, known.epoch))
+    registered = await first.propose(registration(3, life=2, directory_id=new_folder, seen_epoch=known.epoch))
+    assert registered.ok, registered
+    await second.wait_until(lambda image: 3 in image.nodes, TIMEOUT_S)
+    assert second.image.nodes[3].directory_id == new_folder
+    await first.propose(c.ConfirmNode(3, new_folder))
+    assert (await adding)["voter"]
+
+
+async def test_a_node_that_does_not_register_with_its_new_folder_is_not_added() -> None:
+    _, first, _ = await two_nodes()
+    raft = RaftDouble()
+    raft.came_back[3] = first.image.brokers[3].directory_id
+    asked = Administration(2, first, raft)  # type: ignore[arg-type]
+    with pytest.raises(KafkaError, match="Node 3 runs with another data folder than it is registered with") as refused:
+        await asked.run("add-node", {"node_id": 3}, MEMBERS_LOOK_S)
+    assert refused.value.retriable
+    assert 3 not in first.image.nodes, "nothing was decided about it"
 
 
 async def test_removing_a_node_again_says_that_it_is_removed() -> None:
