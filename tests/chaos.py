@@ -22,6 +22,7 @@ from pathlib import Path
 from random import Random
 
 from chronik.client.errors import ClientError
+from chronik.protocol.errors import KafkaError
 from harness.cluster_view import wait_until_agreed
 from harness.fault_proxy import FaultProxy
 from harness.faults import LONG, Faults
@@ -118,7 +119,7 @@ class Chaos:
         try:
             self.workload.stop()
             self.violations.extend(self.workload.verify())
-        except (AssertionError, OSError, ClientError) as error:
+        except (AssertionError, OSError, ClientError, KafkaError) as error:
             self.violations.extend([*self.workload.violations, f"the log cannot be checked: {error}"])
 
     def summary(self, seed: int) -> str:

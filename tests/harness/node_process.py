@@ -133,7 +133,7 @@ class NodeProcess:
             assert self._process is not None
             if self._process.poll() is not None:
                 raise RuntimeError(f"the node ended with code {self._process.returncode}:\n{self.log_since_start()}")
-            return "ready" in self.log_since_start()
+            return " is ready: " in self.log_since_start()
 
         eventually(ready, f"node {self.node_id} prints ready", deadline_s)
 

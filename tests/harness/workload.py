@@ -123,18 +123,18 @@ class Workload:
             }
         )
         sequence = 0
-        while not self._stopping.is_set():
-            if len(producer) < QUEUE_MAX:
-                value = f"{number}:{sequence}".encode()
-                producer.produce(self.topic, value, partition=sequence % self.partitions, on_delivery=self._delivered)
-                sequence += 1
-            try:
+        try:
+            while not self._stopping.is_set():
+                if len(producer) < QUEUE_MAX:
+                    value, partition = f"{number}:{sequence}".encode(), sequence % self.partitions
+                    producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+                    sequence += 1
                 producer.poll(self._pace_s)
-            except KafkaException as error:
-                # The producer knows of no way on that keeps its promise: the broker has broken one.
-                self.violations.append(f"producer {number} gave up: {error}")
-                return
-        left = producer.flush(FLUSH_DEADLINE_S)
+            left = producer.flush(FLUSH_DEADLINE_S)
+        except (KafkaException, SystemError) as error:  # a SystemError where the binding loses its own exception
+            # The producer knows of no way on that keeps its promise: the broker has broken one.
+            self.violations.append(f"producer {number} gave up: {error.__cause__ or error}")
+            return
         if left:
             self.failed.append(f"{left} records were neither acknowledged nor refused")
 
