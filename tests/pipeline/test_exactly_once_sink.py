@@ -46,6 +46,17 @@ DRIVER_DEADLINE_S = 180.0
 TIMEOUT_MS = 60_000
 VALUES = [b"%d" % n for n in range(30)]
 
+SPECULATING = """
+import json, sys
+from chronik.pipeline.spark_session import start_session
+settings = {"spark.speculation": "true", "spark.sql.codegen.wholeStage": "false"}
+spark = start_session("speculating", "local[2]", settings)
+rate = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=2, numPartitions=1)
+rows = rate.load().selectExpr("string(value) AS value")
+sink = rows.writeStream.format("chronik").options(**json.loads(sys.argv[1])).trigger(availableNow=True)
+sink.start().awaitTermination()
+"""
+
 
 def committed(
     cluster: Cluster, topic: str, isolation: Isolation = Isolation.READ_COMMITTED, *, patience_s: float = 20.0
@@ -202,6 +213,26 @@ def test_without_the_marker_a_kill_after_the_commit_does_repeat_records(
         copy_topic(spark, trusting, sink="chronik_killed").awaitTermination(QUERY_DEADLINE_S)
     found = committed(cluster, told["target"])
     assert len(found) == 2 * len(set(found)) > 0
+
+
+def test_an_application_with_speculation_is_refused_before_anything_is_written(
+    cluster: Cluster, node: NodeProcess, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """It is a setting of an application, so this one has its own."""
+    name = topic()
+    options = {"kafka.bootstrap.servers": node.bootstrap, "topic": name, "delivery": "exactly_once"}
+    ended = subprocess.run(
+        [sys.executable, "-c", SPECULATING, json.dumps({**options, "checkpointLocation": str(tmp_path)})],
+        capture_output=True,
+        text=True,
+        timeout=DRIVER_DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "delivery=exactly_once is refused in a Spark application with spark.speculation=true" in ended.stderr
+    assert "Set spark.speculation=false for this application, or use delivery=at_least_once" in ended.stderr
+    place = TopicPartition(name, 0)
+    assert end_offsets(cluster, [place]) == {place: 0}
 
 
 def run_driver(told: dict[str, Any], *, kill_after_s: float | None = None) -> int:

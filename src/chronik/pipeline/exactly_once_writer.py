@@ -3,6 +3,9 @@
 Tasks write nothing: they turn their rows into finished record batches and hand them to the driver, which writes those
 of all tasks in one transaction (`sink_transaction`). So it does not matter whether a task is retried, run twice by
 speculation, or killed: Spark passes on what one attempt of each task returned, and the rest is gone.
+
+An application that asks for speculation is refused all the same. Its tasks do that, because they are told the settings
+of Spark; the process at the driver that commits is told none.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from chronik.protocol.records import Compression
 # What Spark tells every task of a streaming query. The id is kept in the checkpoint: it is the same after a restart.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+# A setting of the application. Spark hands those to the tasks of a query together with the settings of its session.
+SPECULATION = "spark.speculation"
 
 
 @dataclass
@@ -47,6 +52,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context else None
         batch_id = context.getLocalProperty(BATCH_ID) if context else None
+        refuse_speculation(context.getLocalProperty(SPECULATION) if context else None)
         if not query_id or not batch_id:
             raise OptionError(
                 "delivery=exactly_once needs micro-batches, which this query does not run in; use another trigger"
@@ -80,3 +86,12 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     def transaction(self, cluster: Cluster, query_id: str) -> SinkTransaction:
         return SinkTransaction(cluster, transactional_id(query_id), self.options.transaction_timeout_ms)
+
+
+def refuse_speculation(setting: str | None) -> None:
+    """OptionError for a `spark.speculation` that Spark takes for a yes. None is one that is not set, or not seen."""
+    if setting is not None and setting.strip().lower() == "true":
+        raise OptionError(
+            f"delivery=exactly_once is refused in a Spark application with {SPECULATION}=true; this run has "
+            f"written nothing. Set {SPECULATION}=false for this application, or use delivery=at_least_once"
+        )

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 
 from chronik.cli.sql import warehouse_folder
 from chronik.client import EARLIEST, LATEST, Isolation, TopicPartition
+from chronik.pipeline.exactly_once_writer import refuse_speculation
 from chronik.pipeline.java import JavaMissing, require_java
 from chronik.pipeline.pushdown import bounds_of
 from chronik.pipeline.source_options import OptionError, read_options, stream_options, write_options
@@ -108,6 +109,17 @@ def test_a_sink_refuses_what_it_cannot_promise() -> None:
         write_options({**where, "delivery": "at_most_once"})
     with pytest.raises(OptionError, match="not known"):
         write_options({**where, "subscribe": "t"})
+
+
+@pytest.mark.parametrize("setting", ["true", "TRUE", " true "])
+def test_speculation_is_refused_however_spark_lets_it_be_written(setting: str) -> None:
+    with pytest.raises(OptionError, match=r"Set spark\.speculation=false for this application, or use delivery"):
+        refuse_speculation(setting)
+
+
+@pytest.mark.parametrize("setting", ["false", "False", None])
+def test_an_application_without_speculation_is_not_refused(setting: str | None) -> None:
+    refuse_speculation(setting)
 
 
 def test_filters_become_bounds_that_only_leave_out_what_they_would_drop() -> None:
