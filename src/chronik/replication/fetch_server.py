@@ -330,6 +330,11 @@ class FetchServer:
             if data is None:
                 data = await partition.read(offset, max_bytes, replica_id=session.node_id, at_least_one=first)
         except KafkaError as error:
+            if not slot.current():
+                # The log was cut under the read because another leads now: what failed is not this epoch's log, and a
+                # follower that took its bounds for the leader's would throw its own log away.
+                self._refuse(session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
+                return None
             start, end = partition.log_start_offset, partition.end_offset
             self._refuse(session, slot.number, error.code, start, end)
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -132,6 +132,31 @@ async def test_a_report_while_a_read_waits_for_the_disk_does_not_send_the_same_t
     assert nodes.managers[2].metrics.bytes_fetched == 3 * BATCH_BYTES
 
 
+async def test_a_log_cut_under_a_read_for_another_leader_is_not_told_of_as_the_leaders(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes.create("events", (1, 2, 3), durability="os")
+    leader = nodes.partition(1, "events")
+    leader.append(writable(1), required_acks=1, now_ms=1)
+    await settle(lambda: has(nodes, 2, [1]) and has(nodes, 3, [1]), "the data arrives")
+    nodes.wires.cut.add((2, 1))
+    leader.append(writable(66), required_acks=1, now_ms=1)
+    await settle(lambda: has(nodes, 3, [1, 66]), "node 3 gets what node 2 does not")
+    reads = SlowReads(log_of(nodes, 1), monkeypatch)
+    leader.append(writable(67), required_acks=1, now_ms=1)
+    await settle(lambda: reads.under_way, "the leader reads for node 3")
+    nodes.consensus.stores.remove(nodes.stores[3])  # node 3 does not hear that another leads
+    nodes.elect("events", 0, 2)
+    await settle(lambda: has(nodes, 1, [1]), "the old leader cuts what the new one does not have")
+    answered = nodes.managers[3].metrics.fetches
+    reads.done.set()
+    await settle(lambda: nodes.managers[3].metrics.fetches >= answered + 2, "node 3 hears how the read ended")
+    assert has(nodes, 3, [1, 66])
+    nodes.stores[3].apply(nodes.consensus.entries[-1:])
+    nodes.consensus.stores.append(nodes.stores[3])
+    await settle(lambda: has(nodes, 3, [1]), "node 3 hears of the new leader and is cut where the logs part")
+
+
 async def test_an_idle_session_carries_no_partitions(nodes: Nodes) -> None:
     for number in range(50):
         nodes.create(f"topic-{number}", (1, 2))
