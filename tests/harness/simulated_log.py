@@ -3,11 +3,12 @@
 It keeps the interface and the promises of `chronik.storage`'s logs, for tests of replication that run thousands of
 histories. Batches have the first 16 bytes of Kafka's (base offset, length, leader epoch) and then one value of 8 bytes,
 so a batch is a record. A `Disk` outlives the log, as a real one does; `crash` cuts it to what was synced, and a bit
-more if the dice say so.
+more if the dice say so. With `SlowReads` a read now and then waits for the disk, as a real one does on its thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 from bisect import bisect_right
@@ -19,6 +20,7 @@ from chronik.storage.log_config import LogConfig
 
 HEADER = struct.Struct(">qii")
 BATCH_BYTES = HEADER.size + 8
+READ_ATTEMPTS = 4  # as the real log's: a read is void when the log was truncated meanwhile
 
 
 class AppendInfo(NamedTuple):
@@ -77,6 +79,25 @@ class Disk:
         return self.entries[-1].offset + 1 if self.entries else self.start
 
 
+class SlowReads:
+    """Lets a share of reads wait for the disk. The dice are for nothing else: who has none is not shaken by them."""
+
+    def __init__(self, rng: random.Random, share: float, seconds: float) -> None:
+        self._rng = rng
+        self._share = share
+        self._seconds = seconds
+        self.stopped = False
+        self.waited = 0
+
+    def wanted(self) -> bool:
+        """Whether what is read now is not in memory."""
+        return not self.stopped and self._rng.random() < self._share
+
+    async def wait(self) -> None:
+        self.waited += 1
+        await asyncio.sleep(self._seconds * self._rng.uniform(0.1, 1.9))
+
+
 class SimulatedLog:
     """A log on such a disk. Syncs happen when the test says so, or by themselves with `sync_later`."""
 
@@ -87,6 +108,7 @@ class SimulatedLog:
         disk: Disk,
         config: LogConfig,
         sync_later: Callable[[Callable[[], None]], None] | None = None,
+        slow_reads: SlowReads | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -98,6 +120,7 @@ class SimulatedLog:
         self.failure: str | None = None
         self.closed = False
         self._sync_later = sync_later
+        self._slow_reads = slow_reads
         self._syncing = False
         self._truncations = 0
         self.high_watermark = min(disk.high_watermark, disk.end)
@@ -183,6 +206,11 @@ class SimulatedLog:
     def read_nowait(
         self, offset: int, max_bytes: int, *, end_offset: int, at_least_one: bool = True
     ) -> bytes | memoryview | None:
+        if self._slow_reads is not None and self._slow_reads.wanted():
+            return None
+        return self._read(offset, max_bytes, end_offset, at_least_one)
+
+    def _read(self, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
         if not self.log_start_offset <= offset <= self.end_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is out of range")
         count = max_bytes // BATCH_BYTES or (1 if at_least_one else 0)
@@ -193,7 +221,18 @@ class SimulatedLog:
     async def read(
         self, offset: int, max_bytes: int, *, end_offset: int, at_least_one: bool = True
     ) -> bytes | memoryview:
-        return self.read_nowait(offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one) or b""
+        if self._slow_reads is None:
+            return self._read(offset, max_bytes, end_offset, at_least_one)
+        for _ in range(READ_ATTEMPTS):
+            truncations = self._truncations
+            found = self._read(offset, max_bytes, end_offset, at_least_one)
+            await self._slow_reads.wait()
+            if truncations == self._truncations:
+                return found
+            again = self.read_nowait(offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one)
+            if again is not None:
+                return again
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log changed under every attempt to read {offset}")
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         entries = self.disk.entries
@@ -237,15 +276,17 @@ class SimulatedLogs:
         self,
         disks: dict[tuple[str, int], Disk] | None = None,
         sync_later: Callable[[Callable[[], None]], None] | None = None,
+        slow_reads: SlowReads | None = None,
     ) -> None:
         self.disks = disks if disks is not None else {}
         self.aside: list[tuple[str, int, bytes]] = []
         self.deleted: list[tuple[str, int, bytes]] = []
         self.on_failure: Callable[[SimulatedLog], None] | None = None
         self._sync_later = sync_later
+        self._slow_reads = slow_reads
         self._logs: dict[tuple[str, int], SimulatedLog] = {}
         for (topic, partition), disk in self.disks.items():
-            self._logs[topic, partition] = SimulatedLog(topic, partition, disk, LogConfig(), sync_later)
+            self._logs[topic, partition] = SimulatedLog(topic, partition, disk, LogConfig(), sync_later, slow_reads)
 
     def get(self, topic: str, partition: int) -> SimulatedLog | None:
         return self._logs.get((topic, partition))
@@ -253,7 +294,8 @@ class SimulatedLogs:
     def create(self, topic: str, partition: int, topic_id: bytes, config: LogConfig) -> SimulatedLog:
         assert (topic, partition) not in self._logs, f"{topic}-{partition} exists already"
         disk = self.disks[topic, partition] = Disk(topic_id)
-        log = self._logs[topic, partition] = SimulatedLog(topic, partition, disk, config, self._sync_later)
+        log = SimulatedLog(topic, partition, disk, config, self._sync_later, self._slow_reads)
+        self._logs[topic, partition] = log
         return log
 
     def delete(self, topic: str, partition: int) -> None:

@@ -1,7 +1,7 @@
 """What the simulations of groups, replication and transactions share: running seeds, finding planted bugs, and the
 command line of their `run` modules:
 
-    python -m simulation.NAME.run --seeds 1000 [--start 0]      as many histories as asked, with progress
+    python -m simulation.NAME.run --seeds 1000 [--start 17]     as many histories as asked, with progress
     python -m simulation.NAME.run --seed 17                     one history, replayed exactly
     python -m simulation.NAME.run --bugs [TEXT] [--limit 300]   for each planted bug the first seed that finds it
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -40,8 +40,14 @@ class Swarm:
     """One simulation: worlds by seed, and the bugs that it must find."""
 
     def __init__(
-        self, name: str, world: Callable[[int, Mapping[str, Any]], World], bugs: Mapping[str, PlantedBug]
+        self,
+        name: str,
+        world: Callable[[int, Mapping[str, Any]], World],
+        bugs: Mapping[str, PlantedBug],
+        starts: Sequence[int] = (0,),
     ) -> None:
+        """`starts` are the first seeds of its kinds of histories: a run without `--start` has equally many of each."""
+        self._starts = starts
         self._module = f"simulation.{name}.run"
         self._world = world
         self._bugs = bugs
@@ -75,7 +81,7 @@ class Swarm:
         """The command line; `replay` runs one seed and prints what there is to tell of it."""
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--seeds", type=int, default=100)
-        parser.add_argument("--start", type=int, default=0)
+        parser.add_argument("--start", type=int)
         parser.add_argument("--seed", type=int)
         parser.add_argument("--bugs", nargs="?", const="", metavar="TEXT", help="only those with this in their name")
         parser.add_argument("--limit", type=int, default=300)
@@ -84,11 +90,12 @@ class Swarm:
             return self._search(options.bugs, options.limit)
         if options.seed is not None:
             return replay(options.seed)
-        return self._run(options.start, options.seeds)
+        return self._run(self._starts if options.start is None else (options.start,), options.seeds)
 
-    def _run(self, start: int, count: int) -> int:
+    def _run(self, starts: Sequence[int], count: int) -> int:
         began = shown = time.monotonic()
-        for done, seed in enumerate(range(start, start + count)):
+        for done in range(count):
+            seed = starts[done % len(starts)] + done // len(starts)
             found = self.violation(seed)
             if found is not None:
                 print(f"seed {seed}: {found!r}\nreplay it with --seed {seed}", flush=True)

@@ -7,8 +7,12 @@ nowhere interesting, a swarm of runs that each fail in their own way reaches sta
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+
+SLOW_READS_FROM = 10_000  # seeds from here on have slow reads; those below it were drawn before there were any
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +53,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     acks_one_share: float
     astray_share: float
     consume_rate: float
+
+    slow_read_share: float = 0.0
+    slow_read_s: float = 0.0
 
 
 def draw(rng: random.Random) -> Conditions:
@@ -93,3 +100,28 @@ def draw(rng: random.Random) -> Conditions:
         astray_share=rng.choice((0.05, 0.2, 0.6)),
         consume_rate=rng.choice((1.0, 5.0)),
     )
+
+
+OUT_OF_TOUCH: Mapping[str, Any] = {
+    "lag_limit_s": 4.0,
+    "cut_rate": 3.0,
+    "cut_s": 1.0,
+    "one_way_share": 1.0,
+    "cuts_delay": True,
+    "move_rate": 1.0,
+    "produce_rate": 40.0,
+    "acks_one_share": 0.7,
+}
+"""Leaders change, and followers that do not hear of it are still answered: what a slow read meets on its way."""
+
+
+def slow_reads(seed: int) -> Mapping[str, Any]:
+    """How often the reads of a seed wait for the disk, and how long. Drawn apart: the rest of a seed stays as it is."""
+    if seed < SLOW_READS_FROM:
+        return {}
+    rng = random.Random(f"slow reads of seed {seed}")
+    return {
+        **(OUT_OF_TOUCH if rng.random() < 0.5 else {}),
+        "slow_read_share": rng.choice((0.02, 0.2, 0.7)),
+        "slow_read_s": rng.choice((0.003, 0.03, 0.3, 1.2)),
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chronik.metadata.model import NO_LEADER
+from chronik.replication import wire
 from harness.simulated_log import Disk, Entry
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ class History:
             else:
                 raise Violation(f"a consumer read {entry} of {index} after offset {len(seen) - 1}: a gap")
         self.counts["read"] += len(entries)
+
+    def answer(self, node: SimulatedNode, follower: int, payload: bytes) -> None:
+        """A leader answers a fetch: what it sends of a partition it sends once."""
+        slots = [result.slot for result in wire.decode_response(payload)[0].results if result.size]
+        if len(set(slots)) != len(slots):
+            raise Violation(f"node {node.node_id} sends node {follower} the same records twice in one answer")
 
     def leadership(self, node: SimulatedNode, partition: Partition, leads: bool) -> None:
         """A node begins to lead: it must have everything that was ever acknowledged or seen."""

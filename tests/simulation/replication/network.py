@@ -137,7 +137,9 @@ class SimulatedTransport:
             self._respond(number, source, b"".join(result))
 
     async def _answer(self, number: int, source: int, result: Any) -> None:
-        self._respond(number, source, b"".join(await result))
+        payload = b"".join(await result)
+        self._node.world.history.answer(self._node, source, payload)
+        self._respond(number, source, payload)
 
     def _respond(self, number: int, source: int, payload: bytes) -> None:
         network = self._network

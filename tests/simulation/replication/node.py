@@ -13,7 +13,7 @@ from chronik.metadata.model import Result
 from chronik.metadata.store import MetadataStore
 from chronik.replication.lease import Lease
 from chronik.replication.manager import ReplicaManager
-from harness.simulated_log import Disk, SimulatedLogs
+from harness.simulated_log import Disk, SimulatedLogs, SlowReads
 from simulation.replication.controller import HEARTBEAT_S, Entry
 from simulation.replication.network import CONTROLLER, SimulatedTransport
 from simulation.replication.virtual_loop import VirtualLoop
@@ -44,7 +44,8 @@ class SimulatedNode:
         self.transport = SimulatedTransport(world.network, self)
         self.store = MetadataStore(self)
         self.lease = Lease(lambda: world.now)
-        self.logs = SimulatedLogs(disks, self._sync_later)
+        self.slow_reads = self._draw_slow_reads(life)
+        self.logs = SimulatedLogs(disks, self._sync_later, self.slow_reads)
         static = {"replica.lag.time.max.ms": str(int(world.conditions.lag_limit_s * 1000))}
         self.replicas = ReplicaManager(
             node_id,
@@ -67,6 +68,14 @@ class SimulatedNode:
     @property
     def paused(self) -> bool:
         return self.world.now < self.paused_until
+
+    def _draw_slow_reads(self, life: int) -> SlowReads | None:
+        """With dice of their own, so that a history without them is the same as ever."""
+        conditions, seed = self.world.conditions, self.world.seed
+        if not conditions.slow_read_share or self.world.healing:
+            return None
+        dice = random.Random(f"reads of node {self.node_id} in life {life} of seed {seed}")
+        return SlowReads(dice, conditions.slow_read_share, conditions.slow_read_s)
 
     def _sync_later(self, finish: Callable[[], None]) -> None:
         conditions = self.world.conditions

@@ -17,8 +17,9 @@ from chronik.metadata import image as metadata_image
 from chronik.metadata import partitions
 from chronik.metadata.commands import UpdateIsr
 from chronik.metadata.model import NO_LEADER, UNSET_EPOCH
+from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.replication import isr, leadership, manager, partition, replica_state
-from chronik.replication.fetch_server import FetchServer
+from chronik.replication.fetch_server import FetchServer, FetchSlot
 from chronik.replication.fetcher import Fetchers, LeaderFetcher
 from chronik.replication.following import Followed
 from chronik.replication.leadership import Leadership
@@ -26,6 +27,7 @@ from chronik.replication.lease import Lease
 from chronik.replication.manager import ReplicaManager
 from chronik.replication.partition import Partition
 from chronik.replication.replica_state import FollowerProgress
+from simulation.replication.conditions import OUT_OF_TOUCH
 from simulation.replication.node import SimulatedNode
 from simulation.swarm import PlantedBug
 
@@ -260,6 +262,67 @@ def _shrink_the_isr_without_agreement() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _read_again_what_was_marked_during_a_read() -> Iterator[None]:
+    """An append while a read waits for the disk lets the same answer carry the same batches once more."""
+    marked: set[FetchSlot] = set()
+    read, news = FetchServer._read, FetchServer._news
+
+    async def note(self: FetchServer, slot: FetchSlot, max_bytes: int, *, first: bool) -> Any:
+        data = await read(self, slot, max_bytes, first=first)
+        if slot in slot.session.ready:
+            marked.add(slot)
+        return data
+
+    def mark_again(self: FetchServer, slot: FetchSlot, size: int) -> Any:
+        if size and slot in marked:
+            marked.discard(slot)
+            slot.session.ready[slot] = None
+        return news(self, slot, size)
+
+    with patch.object(FetchServer, "_read", note), patch.object(FetchServer, "_news", mark_again):
+        yield
+
+
+@contextmanager
+def _looked_at_before_the_read_only(*, tells: bool, sends: bool) -> Iterator[None]:
+    """Whether the leader still leads in the follower's epoch is asked before a read, not after it: then it `tells` why
+    the read failed, or `sends` what it found, though the log may be another's by now."""
+    original = FetchServer._read
+
+    async def read(self: FetchServer, slot: FetchSlot, max_bytes: int, *, first: bool) -> Any:
+        if not slot.current():
+            return await original(self, slot, max_bytes, first=first)
+        leading, node_id = slot.partition, slot.session.node_id
+        try:
+            data = leading.read_nowait(slot.fetch_offset, max_bytes, replica_id=node_id, at_least_one=first)
+            if data is None:
+                data = await leading.read(slot.fetch_offset, max_bytes, replica_id=node_id, at_least_one=first)
+        except KafkaError as error:
+            code = error.code if tells or slot.current() else ErrorCode.FENCED_LEADER_EPOCH
+            self._refuse(slot.session, slot.number, code, leading.log_start_offset, leading.end_offset)
+            return None
+        if not sends and not slot.current():
+            self._refuse(slot.session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
+            return None
+        return data
+
+    with patch.object(FetchServer, "_read", read):
+        yield
+
+
+@contextmanager
+def _tell_of_a_log_that_was_cut_during_a_read() -> Iterator[None]:
+    with _looked_at_before_the_read_only(tells=True, sends=False):
+        yield
+
+
+@contextmanager
+def _send_what_a_later_leader_wrote_during_a_read() -> Iterator[None]:
+    with _looked_at_before_the_read_only(tells=False, sends=True):
+        yield
+
+
 _RESTLESS = {"move_rate": 1.5, "slow_share": 0.2, "produce_rate": 40.0}
 _LAGGING = {"nodes": 3, "lag_limit_s": 0.6, "slow_sync_share": 0.4, "produce_rate": 40.0}
 _SLOW = {
@@ -273,13 +336,26 @@ _SLOW = {
     "cut_s": 1.0,
     "produce_rate": 40.0,
 }
+_SLOW_READS = {"slow_read_share": 0.7, "slow_read_s": 0.03}
+CUT_OFF_DURING_READS = {
+    **OUT_OF_TOUCH,
+    **dict.fromkeys(("crash_rate", "pause_rate", "reassign_rate", "reset_rate", "all_crash_rate", "slow_share"), 0.0),
+    "nodes": 3,
+    "partitions": 1,
+    "min_isr": 1,
+    "seconds": 20.0,
+    "durability": "os",
+    "producers": 4,
+    "slow_read_share": 0.2,
+    "slow_read_s": 1.2,
+}
 
 BUGS: dict[str, PlantedBug] = {
     "isr change without epoch checks": PlantedBug(_isr_change_without_epoch_checks, 63),
     "high watermark from the leader alone": PlantedBug(_high_watermark_from_the_leader_alone, 0),
     "high watermark from the fastest follower": PlantedBug(_high_watermark_from_the_fastest_follower, 0),
     "high watermark over the committed isr": PlantedBug(_high_watermark_over_the_committed_isr, 6),
-    "high watermark over the wanted isr": PlantedBug(_high_watermark_over_the_wanted_isr, 18, _LAGGING),
+    "high watermark over the wanted isr": PlantedBug(_high_watermark_over_the_wanted_isr, 39, _LAGGING),
     "truncate to the high watermark": PlantedBug(_truncate_to_the_high_watermark, 1),
     "never truncate": PlantedBug(_never_truncate, 0),
     "acknowledge after the lease": PlantedBug(_acknowledge_after_the_lease, 10),
@@ -293,19 +369,26 @@ BUGS: dict[str, PlantedBug] = {
     "count followers before comparing epochs": PlantedBug(_count_followers_before_comparing_epochs, 3),
     "join without having caught up": PlantedBug(_join_without_having_caught_up, 0),
     "join without reaching the epoch start": PlantedBug(
-        _join_without_reaching_the_epoch_start, 14, {**_SLOW, "move_rate": 1.5, "min_isr": 1}
+        _join_without_reaching_the_epoch_start, 2, {**_SLOW, "move_rate": 1.5, "min_isr": 1}
     ),
     "join under an older registration": PlantedBug(
         _join_under_an_older_registration,
-        5,
+        78,
         {"nodes": 3, "crash_rate": 0.8, "wipe_share": 0.8, "down_s": 0.1, "slow_share": 0.2, "cut_rate": 1.5},
     ),
     "lead on after a restart": PlantedBug(_lead_on_after_a_restart, 1),
-    "commits survive a loss of leadership": PlantedBug(_commits_survive_a_loss_of_leadership, 27),
+    "commits survive a loss of leadership": PlantedBug(_commits_survive_a_loss_of_leadership, 0),
     "unknown isr change taken for refused": PlantedBug(
         _unknown_isr_change_taken_for_refused, 41, {**_SLOW, "lag_limit_s": 1.5, "isr_timeout_s": 0.2}
     ),
     "take in answers of an older epoch": PlantedBug(_take_in_answers_of_an_older_epoch, 147, _RESTLESS),
     "consumers read to the end": PlantedBug(_consumers_read_to_the_end, 1),
-    "shrink the isr without agreement": PlantedBug(_shrink_the_isr_without_agreement, 10),
+    "shrink the isr without agreement": PlantedBug(_shrink_the_isr_without_agreement, 14),
+    "read again what was marked during a read": PlantedBug(_read_again_what_was_marked_during_a_read, 0, _SLOW_READS),
+    "tell of a log that was cut during a read": PlantedBug(
+        _tell_of_a_log_that_was_cut_during_a_read, 88, CUT_OFF_DURING_READS
+    ),
+    "send what a later leader wrote during a read": PlantedBug(
+        _send_what_a_later_leader_wrote_during_a_read, 137, CUT_OFF_DURING_READS
+    ),
 }

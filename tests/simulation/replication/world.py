@@ -15,7 +15,7 @@ from chronik.metadata.model import NO_LEADER, PartitionInfo
 from chronik.protocol.errors import KafkaError
 from chronik.replication.partition import Partition
 from harness.simulated_log import Disk, entries_of, writable
-from simulation.replication.conditions import Conditions, draw
+from simulation.replication.conditions import Conditions, draw, slow_reads
 from simulation.replication.controller import TICK_S, Controller
 from simulation.replication.history import TOPIC, History, Violation
 from simulation.replication.network import CONTROLLER, Network
@@ -26,6 +26,7 @@ CHECK_S = 0.25
 PRODUCE_TIMEOUT_S = 2.0
 HEAL_S = 40.0
 MAX_EVENTS = 400_000
+ATTEMPTS_FROM = 1_000  # the numbers of producers that try whether writes are taken again
 HAPPENINGS = (
     "crash",
     "pause",
@@ -47,7 +48,7 @@ class World:
         """`changes` replace some of the conditions that the seed draws, to look closer at one kind of history."""
         self.seed = seed
         self.rng = random.Random(seed)
-        self.conditions: Conditions = msgspec.structs.replace(draw(self.rng), **changes)
+        self.conditions: Conditions = msgspec.structs.replace(draw(self.rng), **{**slow_reads(seed), **changes})
         self.now = 1000.0
         self.story: list[str] = []
         self._tell = tell
@@ -140,18 +141,7 @@ class World:
             self.now + 10, lambda: len(brokers) == conditions.nodes and all(b.alive for b in brokers.values())
         )
         self._create_topic()
-        for name in (
-            "crash",
-            "pause",
-            "cut",
-            "reset",
-            "move",
-            "reassign",
-            "all_crash",
-            "checkpoint",
-            "produce",
-            "consume",
-        ):
+        for name in HAPPENINGS:
             self._repeat(getattr(conditions, f"{name}_rate"), getattr(self, f"_{name}"))
         self._every(CHECK_S, self.history.check)
         self.run_until(self.now + conditions.seconds)
@@ -315,7 +305,17 @@ class World:
             self._end_offset_is_right(node, partition)
         except KafkaError:
             return
-        self.history.read(index, entries_of(data or b""))
+        if data is None:
+            node.loop.create_task(self._read_from_disk(partition, min(start, partition.high_watermark)))
+        else:
+            self.history.read(index, entries_of(data))
+
+    async def _read_from_disk(self, partition: Partition, offset: int) -> None:
+        try:
+            data = await partition.read(offset, 1 << 30)
+        except KafkaError:
+            return
+        self.history.read(partition.index, entries_of(data))
 
     def _end_offset_is_right(self, node: SimulatedNode, partition: Partition) -> None:
         """The leader of the day tells an end offset that covers everything acknowledged before."""
@@ -344,6 +344,8 @@ class World:
             self.network.heal(way)
         for node in self.nodes.values():
             node.paused_until = min(node.paused_until, self.now)
+            if node.slow_reads is not None:
+                node.slow_reads.stopped = True
         for node_id in self.disks:
             if node_id not in self.nodes:
                 self._boot(node_id)
@@ -365,7 +367,9 @@ class World:
             info = self.controller.image.topics[TOPIC].partitions[index]
             node = self.nodes.get(info.leader)
             if node is not None and not acknowledged_now():
-                Produce(self, node, 1000 + index, index, [next(self._values)], -1)
+                attempted = next(self._values)
+                # Another producer each time: the last attempt may still wait, and nothing orders the two.
+                Produce(self, node, ATTEMPTS_FROM + attempted, index, [attempted], -1)
 
         def acknowledged_now() -> bool:
             return any(found > value for found in acknowledged.values())
