@@ -168,7 +168,9 @@ class Workload:
             for message in consumer.consume(500, timeout=0.1):
                 if message.error() is None:
                     self._saw(message.partition(), message.offset(), message.value())
-        consumer.close()
+        # Not waited for: librdkafka (2.16) was seen to wait in it for minutes, after a leader had been cut off, with no
+        # connection to any node left and so with no answer to wait for.
+        threading.Thread(target=consumer.close, daemon=True).start()
 
     def _saw(self, partition: int, offset: int, value: bytes) -> None:
         before = self.seen.setdefault((partition, offset), value)
