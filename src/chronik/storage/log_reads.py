@@ -7,7 +7,7 @@ everything that had to be waited for: damage on the disk is found there and neve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -22,7 +22,7 @@ from chronik.storage.log_state import LogState
 from chronik.storage.segment import TIME_INDEX_SUFFIX, WOULD_WAIT, Segment
 
 READ_ATTEMPTS = 4
-"""A read on a thread is void when the log was truncated meanwhile; so often it is tried again."""
+"""A read on a thread is void when what it read was cut or replaced meanwhile; so often it is tried again."""
 
 WALKED_BATCHES_MAX = 64
 """Headers walked in what was read before the index is asked."""
@@ -33,6 +33,9 @@ _FRAME_SIZE = FRAME.size
 _EMPTY = b""
 
 T = TypeVar("T")
+
+Found = tuple[int, int, int]
+"""Offset, timestamp, leader epoch."""
 
 logger = structlog.get_logger()
 
@@ -45,6 +48,10 @@ class ThreadRead(NamedTuple):
     next_offset: int
     exhausted: bool
     """The segment has nothing at or after the offset; the next one goes on."""
+
+
+class _Replaced(Exception):
+    """What a thread searched is no longer in the log."""
 
 
 class LogReads(LogState):
@@ -176,10 +183,19 @@ class LogReads(LogState):
             data = await self._read_on_thread(offset, max_bytes, end, at_least_one)
             if data is not None:
                 return data
-        raise KafkaError(
+        raise self._changes_too_fast(f"read offset {offset}")
+
+    def _changes_too_fast(self, what: str) -> KafkaError:
+        return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self.topic}-{self.partition} changed under every attempt to read offset {offset}; try again",
+            f"{self.topic}-{self.partition} changed under every attempt to {what}; try again",
         )
+
+    def _is_void(self, generation: int, segment: Segment) -> bool:
+        """Whether what a thread found in a segment no longer counts: the log was cut, or retention or compaction took
+        the segment, and with it the word of which transactions in it were aborted."""
+        index = self.segment_index(segment.base_offset)
+        return generation != self._generation or index < 0 or self.segments[index] is not segment
 
     async def _read_on_thread(self, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> Buffer | None:
         index = max(self.segment_index(offset), 0)
@@ -201,9 +217,13 @@ class LogReads(LogState):
             )
             try:
                 found = await self._on_thread(job)
-            except OSError as error:
-                raise self._read_failed(segment, error) from error
-            if generation != self._generation:
+            except (KafkaError, OSError) as error:
+                if self._is_void(generation, segment):
+                    return None
+                if isinstance(error, OSError):
+                    raise self._read_failed(segment, error) from error
+                raise
+            if self._is_void(generation, segment):
                 return None
             if not found.exhausted:
                 segment.mark_checked(found.position, found.position + len(found.data))
@@ -243,8 +263,23 @@ class LogReads(LogState):
 
     # --- searches ------------------------------------------------------------------------------------------------
 
-    async def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
+    async def offset_for_timestamp(self, timestamp: int) -> Found | None:
         """(offset, its timestamp, its leader epoch) of the first record not older than `timestamp`, or None."""
+        return await self._found(lambda: self._search_all(timestamp))
+
+    async def max_timestamp_offset(self) -> Found | None:
+        """(offset, timestamp, leader epoch) of the first record with the largest timestamp, or None."""
+        return await self._found(self._search_largest)
+
+    async def _found(self, search: Callable[[], Awaitable[Found | None]]) -> Found | None:
+        for _ in range(READ_ATTEMPTS):
+            try:
+                return await search()
+            except _Replaced:
+                continue
+        raise self._changes_too_fast("search it")
+
+    async def _search_all(self, timestamp: int) -> Found | None:
         for segment in list(self.segments):
             if segment.max_timestamp < timestamp or segment.next_offset <= self.log_start_offset:
                 continue
@@ -253,18 +288,18 @@ class LogReads(LogState):
                 return found
         return None
 
-    async def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first record with the largest timestamp, or None."""
+    async def _search_largest(self) -> Found | None:
         candidates = [segment for segment in self.segments if segment.size]
         if not candidates:
             return None
         segment = max(candidates, key=lambda candidate: candidate.max_timestamp)
         return await self._search_on_thread(segment, segment.max_timestamp, segment.max_timestamp_offset)
 
-    async def _search_on_thread(
-        self, segment: Segment, timestamp: int, from_offset: int
-    ) -> tuple[int, int, int] | None:
-        """Search a segment, not before the batch that holds `from_offset`."""
+    async def _search_on_thread(self, segment: Segment, timestamp: int, from_offset: int) -> Found | None:
+        """Search a segment, not before the batch that holds `from_offset`. Raises _Replaced."""
+        generation = self._generation
+        if self._is_void(generation, segment):
+            raise _Replaced
         job = partial(
             _search_time,
             segment,
@@ -277,11 +312,18 @@ class LogReads(LogState):
             self.log_start_offset,
         )
         try:
-            return await self._on_thread(job)
-        except DamagedBatch as error:
-            raise segment.damage(error.position, error.reason) from error
-        except OSError as error:
-            raise self._read_failed(segment, error) from error
+            found = await self._on_thread(job)
+        except (DamagedBatch, KafkaError, OSError) as error:
+            if self._is_void(generation, segment):
+                raise _Replaced from error
+            if isinstance(error, DamagedBatch):
+                raise segment.damage(error.position, error.reason) from error
+            if isinstance(error, OSError):
+                raise self._read_failed(segment, error) from error
+            raise
+        if self._is_void(generation, segment):
+            raise _Replaced
+        return found
 
     def _open_time_index(self, segment: Segment) -> File | None:
         if not segment.time_index.in_file:
@@ -364,7 +406,7 @@ def _search_time(
     timestamp: int,
     from_offset: int,
     log_start_offset: int,
-) -> tuple[int, int, int] | None:
+) -> Found | None:
     """On a thread: the first record of a segment that is not older than `timestamp`."""
     if time_index is not None:
         from_offset = max(from_offset, segment.base_offset + segment.time_index.floor(timestamp, time_index.read_at))
