@@ -8,8 +8,8 @@ these on a node: no tasks and no timers live here, and a log is opened only when
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from chronik.metadata.model import NO_LEADER, PartitionInfo
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -35,12 +35,13 @@ __all__ = ["CONSUMER", "Isolation", "Partition"]
 ALL_IN_SYNC = -1  # acks=all
 
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 class Partition(Replica):
     """The replica of one partition, and what clients and followers may do with it."""
 
-    __slots__ = ("_commits", "_deletions", "_lead")
+    __slots__ = ("_commits", "_deletions", "_lead", "_resignations")
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Partition(Replica):
         self._lead: Leadership | None = None
         self._commits: CommitQueue | None = None
         self._deletions: CommitQueue | None = None
+        self._resignations = 0
         super().__init__(host, topic, topic_id, index, settings, log)
 
     def __repr__(self) -> str:
@@ -122,6 +124,7 @@ class Partition(Replica):
 
     def _resign(self) -> None:
         self._lead = None
+        self._resignations += 1
         for waiting in (self._commits, self._deletions):
             if waiting is not None:
                 waiting.fail(self._not_leader)
@@ -355,7 +358,26 @@ class Partition(Replica):
         end = self._reading_from(offset, isolation, replica_id)
         if offset >= end:
             return self._nothing_yet(replica_id)
-        return await self.log.read(offset, max_bytes, end_offset=end, at_least_one=at_least_one)
+        return await self.as_leader(self.log.read(offset, max_bytes, end_offset=end, at_least_one=at_least_one))
+
+    async def as_leader(self, reading: Awaitable[T]) -> T:
+        """What a read of the log finds or raises, while this node leads. NOT_LEADER_OR_FOLLOWER when it stopped leading
+        while the disk was waited for, even if it leads again: for another leader the log may have been cut, and what
+        was found, or the bounds that were told, may be nobody's."""
+        resignations = self._resignations
+        refused: KafkaError | None = None
+        try:
+            found = await reading
+        except KafkaError as error:
+            refused = error
+        if self._resignations != resignations:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"This node stopped leading {self.topic}-{self.index} under a read; refresh the metadata.",
+            ) from refused
+        if refused is not None:
+            raise refused
+        return found
 
     def _nothing_yet(self, replica_id: int) -> bytes:
         """The answer at the end of the log. What is committed stays so whoever leads, and is served; but a leader that
@@ -369,6 +391,8 @@ class Partition(Replica):
         if self._lead is None:
             raise self._not_leader()
         if not self.log_start_offset <= offset <= self.end_offset:
+            if replica_id == CONSUMER and not self._host.lease.held():
+                raise self._not_leader()  # for who leads by now it may be in range, and consumers would start over
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.topic}-{self.index} has offsets {self.log_start_offset} to {self.end_offset}, not {offset}.",

@@ -128,9 +128,9 @@ async def _search(partition: Partition, timestamp: int, isolation: int) -> Found
     if opened is None:
         return NOTHING
     if timestamp == MAX_TIMESTAMP:
-        found: Found | None = await opened.max_timestamp_offset()
+        found: Found | None = await partition.as_leader(opened.max_timestamp_offset())
     else:
-        found = await opened.offset_for_timestamp(timestamp)
+        found = await partition.as_leader(opened.offset_for_timestamp(timestamp))
     if found is None or found[0] >= partition.latest_offset(isolation):
         return NOTHING
     return found
