@@ -126,7 +126,10 @@ class ReplicaManager:
         """This node's replica; raises what a client has to be told when there is none."""
         replicas = self._topics.get(topic)
         found = replicas.get(index) if replicas is not None else None
-        if found is not None:
+        known = self.store.image.topics.get(topic)
+        # The image is followed in slices: of a topic that is gone or made anew, the old replica may not have heard yet,
+        # and what is written to it would go with it.
+        if found is not None and known is not None and found.topic_id == known.topic_id:
             return found
         if self.store.image.partition(topic, index) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")

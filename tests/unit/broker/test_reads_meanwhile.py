@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from chronik.metadata.commands import CreateTopic, DeleteTopic
+from chronik.metadata.commands import DeleteTopic
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.messages.fetch import FetchResponse, PartitionData
 from chronik.protocol.messages.list_offsets import (
@@ -185,19 +185,3 @@ async def test_a_leader_that_may_have_been_replaced_does_not_reset_consumers(nod
     node.lease.revoke()
     client = await node.connect()
     assert only(await client.ask(request_for(offset), VERSION)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-async def test_a_topic_made_anew_is_not_read_from_the_log_of_the_one_before(
-    node: ServedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await node.create_topic("t")
-    node.append("t", b"of the old one")
-    before = node.replicas.partition("t", 0)
-    assert (await node.store.propose(DeleteTopic(before.topic_id))).ok
-    topic_id = b"\x09" * 16
-    assert (await node.store.propose(CreateTopic("t", topic_id, ((1,),)))).ok
-    monkeypatch.setattr(before, "_lead", node.replicas.partition("t", 0).leadership)
-    node.replicas._topics["t"][0] = before  # the image is followed in slices: this one has not had its turn
-    client = await node.connect()
-    data = only(await client.ask(request_for(0, topic_id=topic_id), 13))
-    assert (data.error_code, data.records) == (ErrorCode.UNKNOWN_TOPIC_ID, b"")

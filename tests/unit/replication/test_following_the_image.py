@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from chronik.metadata.commands import AddPartitions, AssignPartition, DeleteTopic, Reassignment
+from chronik.metadata.commands import AddPartitions, AssignPartition, CreateTopic, DeleteTopic, Reassignment, encode
 from chronik.metadata.configs import ConfigView
 from chronik.metadata.store import MetadataStore
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -45,6 +45,39 @@ async def test_looking_up_tells_what_a_client_has_to_know(nodes: Nodes) -> None:
             nodes.managers[1].partition(topic, index)
         assert refused.value.code == code
         assert nodes.managers[1].get(topic, index) is None
+
+
+async def test_a_topic_made_anew_is_not_the_replica_of_the_one_before(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = nodes.create("events", (1,), durability="os")
+    old, manager = nodes.partition(1, "events"), nodes.managers[1]
+    monkeypatch.setattr("chronik.metadata.store.TOUCHED_PER_NOTICE", 1)
+    index = nodes.stores[1].image.applied_index
+    again = CreateTopic("events", b"made anew".ljust(16), ((1,),), {})
+    entries = [(index + 1, encode(DeleteTopic(before))), (index + 2, encode(again))]
+    slices = nodes.stores[1].apply_in_slices(entries)
+    next(slices)
+    assert nodes.stores[1].image.topics["events"].topic_id == again.topic_id and old.is_leader
+    with pytest.raises(KafkaError) as refused:
+        manager.partition("events", 0)  # what is written there now goes with the log of the old one
+    assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for _ in slices:
+        pass
+    assert manager.partition("events", 0).topic_id == again.topic_id
+
+
+async def test_a_topic_that_is_gone_has_no_replica_any_more(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = nodes.create("events", (1,))
+    monkeypatch.setattr("chronik.metadata.store.TOUCHED_PER_NOTICE", 1)
+    index = nodes.stores[1].image.applied_index
+    other = CreateTopic("other", b"other".ljust(16), ((1,),), {})
+    slices = nodes.stores[1].apply_in_slices([(index + 1, encode(DeleteTopic(gone))), (index + 2, encode(other))])
+    next(slices)
+    assert nodes.managers[1].get("events", 0) is not None
+    with pytest.raises(KafkaError) as refused:
+        nodes.managers[1].partition("events", 0)
+    assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_partitions_that_are_added_are_led(nodes: Nodes) -> None:

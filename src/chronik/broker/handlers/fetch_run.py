@@ -220,13 +220,13 @@ class FetchRun:
 
     def _find(self, wanted: Wanted) -> Partition:
         services = self._ctx.services
-        if self._ctx.api_version < FIRST_VERSION_WITH_TOPIC_IDS:
-            return services.replicas.partition(wanted.name, wanted.asked.partition)
-        topic = services.store.image.topics_by_id.get(wanted.topic_id)
-        found = services.replicas.partition(topic.name, wanted.asked.partition) if topic is not None else None
-        if found is None or found.topic_id != wanted.topic_id:  # of a topic made anew the old replica may still be here
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-        return found
+        name = wanted.name
+        if self._ctx.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            topic = services.store.image.topics_by_id.get(wanted.topic_id)
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            name = topic.name
+        return services.replicas.partition(name, wanted.asked.partition)
 
     def _check_down_conversion(self, partition: Partition) -> None:
         if not self._ctx.services.configs.topic_settings(partition.topic).message_downconversion_enable:
