@@ -79,7 +79,8 @@ class MarkerWriter:
         """None when it is committed already. Raises KafkaError."""
         partition = self._replicas.partition(topic, index)
         partition.require_leader()
-        if marker.transaction_version >= KIP_890 and self._is_written(partition, marker):
+        again = marker.transaction_version >= KIP_890 and self._is_written(partition, marker)
+        if again:
             end = partition.end_offset
         else:
             now_ms = self._clock_ms()
@@ -98,7 +99,7 @@ class MarkerWriter:
             if wait is None:
                 self._offsets_marker(index, marker.producer_id, marker.transaction_result)
             else:
-                wait.add_done_callback(lambda future: self._offsets_ended(future, index, marker))
+                wait.add_done_callback(lambda future: self._offsets_ended(future, partition, marker, again))
         return wait
 
     @staticmethod
@@ -115,9 +116,16 @@ class MarkerWriter:
             f"{known.producer_epoch}; a marker of epoch {marker.producer_epoch} comes too late",
         )
 
-    def _offsets_ended(self, future: asyncio.Future[None], index: int, marker: WritableTxnMarker) -> None:
-        if not future.cancelled() and future.exception() is None:
-            self._offsets_marker(index, marker.producer_id, marker.transaction_result)
+    def _offsets_ended(
+        self, future: asyncio.Future[None], partition: Partition, marker: WritableTxnMarker, again: bool
+    ) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        if again:
+            known = partition.log.producer(marker.producer_id)
+            if known is not None and known.current_transaction_start_offset >= 0:
+                return  # the producer has begun its next transaction while this waited, and the word is not about that
+        self._offsets_marker(partition.index, marker.producer_id, marker.transaction_result)
 
 
 def _resolve(done: asyncio.Future[list[WritableTxnMarkerResult]], results: list[WritableTxnMarkerResult]) -> None:
