@@ -15,6 +15,7 @@ No IO here; the file format is in `producer_snapshot`.
 from __future__ import annotations
 
 import heapq
+from itertools import count
 from typing import NamedTuple
 
 from chronik.protocol.errors import ErrorCode, KafkaError
@@ -35,6 +36,9 @@ VERIFICATIONS_MAX = 10_000
 
 NO_OFFSET = -1
 NO_SEQUENCE = -1
+
+_tokens = count(1)
+"""No token is given twice: this state is made anew when its log is cut, and may then know nothing of earlier ones."""
 
 
 class RememberedBatch(NamedTuple):
@@ -97,7 +101,7 @@ class ProducerEntry:
 class ProducerStates:
     """All producers of one partition."""
 
-    __slots__ = ("_guards", "_next_guard", "_undecided", "changed_at", "entries", "open")
+    __slots__ = ("_guards", "_undecided", "changed_at", "entries", "open")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
@@ -108,7 +112,6 @@ class ProducerStates:
         self.changed_at = NO_OFFSET
         """The last offset that changed anything here: truncation above it leaves the state as it is."""
         self._guards: dict[int, int] = {}
-        self._next_guard = 0
 
     def check(self, batch: BatchInfo, before: BatchInfo | None = None) -> RememberedBatch | None:
         """Whether a client's batch may be appended: None, or the batch that it duplicates; raises KafkaError.
@@ -282,8 +285,7 @@ class ProducerStates:
         if token is None:
             if len(self._guards) >= VERIFICATIONS_MAX:
                 del self._guards[next(iter(self._guards))]
-            self._next_guard += 1
-            token = self._guards[producer_id] = self._next_guard
+            token = self._guards[producer_id] = next(_tokens)
         return token
 
     def check_verification(self, producer_id: int, token: int) -> None:

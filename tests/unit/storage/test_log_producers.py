@@ -312,3 +312,17 @@ async def test_a_follower_has_the_state_of_its_leader() -> None:
         assert follower.aborted_transactions(0, 3) == [(7, 0)]
         assert follower.open_transactions() == leader.open_transactions()
         assert await read_all(follower) == await read_all(leader)
+
+
+async def test_a_token_from_before_a_truncation_is_not_taken_for_a_later_one() -> None:
+    async with simulated(SimulatedDisk(), CONFIG) as logs:
+        log = logs.create("t", 0, TOPIC_ID)
+        send(log, 0)
+        stale = log.begin_verification(8, 0)
+        log.truncate_to(0)
+        fresh = log.begin_verification(8, 0)
+        assert stale is not None and fresh is not None
+        with pytest.raises(KafkaError) as refused:
+            send(log, 0, producer=8, transactional=True, verification=stale)
+        assert refused.value.code is ErrorCode.INVALID_TXN_STATE
+        send(log, 0, producer=8, transactional=True, verification=fresh)
