@@ -6,6 +6,8 @@ Rules:
    be lost any more, whoever leads next.
 2. Whatever is appended while a shard is loading (markers of transactions are) is read too: when it becomes active,
    nothing is in the log that it does not know.
+3. Nothing is read twice into a shard: a load that failed goes on where it stopped. From the start again, the marker of
+   an earlier transaction would end a later one of its producer that was read before the failure.
 """
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ class Loader:
 
     def __init__(self) -> None:
         self._queue: deque[Shard] = deque()
+        self._reached: dict[Shard, int] = {}
+        """Up to where the shards that are not loaded yet were read (Rule 3)."""
         self._task: asyncio.Task[None] | None = None
 
     def load(self, shard: Shard) -> None:
@@ -94,33 +98,32 @@ class Loader:
     async def _run(self) -> None:
         while self._queue:
             shard = self._queue.popleft()
-            if shard.status is not Status.LOADING:
-                continue
             try:
-                await self._load(shard)
+                if shard.status is Status.LOADING:
+                    await self._load(shard)
             except KafkaError as error:
-                if shard.status is not Status.LOADING:
+                if shard.status is Status.LOADING:
+                    log.error(
+                        "a partition cannot be loaded; trying again",
+                        topic=shard.partition.topic,
+                        partition=shard.partition.index,
+                        reason=error.message,
+                    )
+                    self._queue.append(shard)
+                    await asyncio.sleep(RETRY_S)
                     continue
-                log.error(
-                    "a partition cannot be loaded; trying again",
-                    topic=shard.partition.topic,
-                    partition=shard.partition.index,
-                    reason=error.message,
-                )
-                self._queue.append(shard)
-                await asyncio.sleep(RETRY_S)
             except Exception:
                 log.exception(
                     "a partition cannot be loaded", topic=shard.partition.topic, partition=shard.partition.index
                 )
+            self._reached.pop(shard, None)
 
     async def _load(self, shard: Shard) -> None:
         started = monotonic()
         partition = shard.partition
-        position = partition.log_start_offset
         while shard.status is Status.LOADING:
             end = partition.end_offset
-            position = await self._read(shard, position, end)
+            await self._read(shard, end)
             await self._until_committed(shard, end)
             if partition.end_offset == end:
                 break
@@ -136,9 +139,9 @@ class Loader:
             **shard.loaded(),
         )
 
-    @staticmethod
-    async def _read(shard: Shard, position: int, end: int) -> int:
+    async def _read(self, shard: Shard, end: int) -> None:
         partition = shard.partition
+        position = max(self._reached.get(shard, 0), partition.log_start_offset)
         in_turn = 0
         while position < end and shard.status is Status.LOADING:
             data = partition.read_nowait(position, CHUNK_BYTES, replica_id=LOADER)
@@ -148,12 +151,11 @@ class Loader:
                 break
             for batch in parse_batches(data, check_crc=False):
                 _replay(shard, memoryview(data)[batch.position : batch.position + batch.size], batch, position)
-                position = batch.last_offset + 1
+                position = self._reached[shard] = batch.last_offset + 1
                 in_turn += batch.record_count
                 if in_turn >= TURN_RECORDS:
                     await asyncio.sleep(0)
                     in_turn = 0
-        return position
 
     @staticmethod
     async def _until_committed(shard: Shard, end: int) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from chronik.coordination.loader import Loader, Status
+from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Record, build_batch
 from chronik.protocol.records.control import build_end_transaction_marker
 from harness.storage_logs import until
@@ -63,3 +66,35 @@ async def test_batches_that_compaction_has_emptied_are_passed_over() -> None:
     Loader().load(shard)
     await until(lambda: shard.status is Status.ACTIVE)
     assert shard.told == [(2, b"k", b"v", 7), (7, True)]
+
+
+class FailingOnce(LogOfBatches):
+    """Gives a batch at a time, and fails once in the middle."""
+
+    def __init__(self, batches: list[bytearray]) -> None:
+        super().__init__(batches, len(batches))
+        self._batches = batches
+        self._fails_at: int | None = 3
+
+    def read_nowait(self, offset: int, max_bytes: int, *, replica_id: int) -> bytes:
+        if offset == self._fails_at:
+            self._fails_at = None
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk does not answer")
+        return bytes(self._batches[offset])
+
+
+async def test_a_load_that_failed_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chronik.coordination.loader.RETRY_S", 0.0)
+    producer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    marker: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "coordinator_epoch": 0, "timestamp": 0}
+    batches = [
+        build_batch([Record(0, 0, b"first", b"v")], base_offset=0, **producer),
+        build_end_transaction_marker(committed=True, base_offset=1, **marker),
+        build_batch([Record(2, 0, b"second", b"v")], base_offset=2, **producer),
+        build_end_transaction_marker(committed=False, base_offset=3, **marker),
+    ]
+    shard = Collected(FailingOnce(batches))
+    Loader().load(shard)
+    await until(lambda: shard.status is Status.ACTIVE)
+    # Told again from the start, the first marker would commit the second transaction, which was aborted.
+    assert shard.told == [(0, b"first", b"v", 7), (7, True), (2, b"second", b"v", 7), (7, False)]
