@@ -307,7 +307,10 @@ def _looked_at_before_the_read_only(*, tells: bool, sends: bool) -> Iterator[Non
             return None
         return data
 
-    with patch.object(FetchServer, "_read", read):
+    async def whoever_leads(self: Partition, reading: Any) -> Any:
+        return await reading
+
+    with patch.object(FetchServer, "_read", read), patch.object(Partition, "as_leader", whoever_leads):
         yield
 
 
