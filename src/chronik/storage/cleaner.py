@@ -128,10 +128,12 @@ class Cleaner:
     async def compact(self, candidate: Candidate) -> bool:
         """Compact one log; False when it had to be left as it was."""
         log = candidate.log
-        before = log.size_bytes
+        before, generation = log.size_bytes, log.generation
         try:
             done = await self._compact(candidate)
         except (DamagedBatch, KafkaError) as error:
+            if log.generation != generation:
+                return False  # it was cut under the thread that read it
             self._uncleanable.add(log)
             logger.error(
                 "a log cannot be compacted because it is damaged", topic=log.topic, partition=log.partition,

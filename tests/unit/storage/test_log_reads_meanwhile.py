@@ -200,3 +200,27 @@ async def test_a_search_does_not_answer_with_what_retention_dropped_under_it(mon
         meanwhile(log, drop, monkeypatch)
         found = await log.offset_for_timestamp(BASE_TIME)
         assert found is not None and found[0] == log.log_start_offset > 0
+
+
+async def test_a_log_that_is_cut_under_compaction_is_not_taken_for_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with simulated(SimulatedDisk(), clock=lambda: BASE_TIME / 1000 + 1) as logs:
+        log = await timed(logs, COMPACTED)
+        cleaner = logs._housekeeping.cleaner
+        original = cleaner._on_thread
+        cut = log.segments[0].next_offset - 1
+
+        async def on_thread(job: Callable[[], object]) -> object:
+            if log.end_offset > cut:
+                log.truncate_to(cut)
+            return await original(job)
+
+        monkeypatch.setattr(cleaner, "_on_thread", on_thread)
+        await cleaner.run()
+        assert log.end_offset == cut
+        for number in range(12):
+            append(log, b"%d" % number + b"." * 60, key=b"a", timestamp=BASE_TIME)
+        await synced(log)
+        log.set_high_watermark(log.end_offset)
+        size = log.size_bytes
+        await cleaner.run()
+        assert log.size_bytes < size, "it is compacted as ever"
