@@ -321,7 +321,7 @@ class LogReads(LogState):
             if isinstance(error, OSError):
                 raise self._read_failed(segment, error) from error
             raise
-        if self._is_void(generation, segment):
+        if self._is_void(generation, segment) or (found is not None and found[0] < self.log_start_offset):
             raise _Replaced
         return found
 

@@ -224,3 +224,16 @@ async def test_a_log_that_is_cut_under_compaction_is_not_taken_for_damaged(monke
         size = log.size_bytes
         await cleaner.run()
         assert log.size_bytes < size, "it is compacted as ever"
+
+
+async def test_a_search_does_not_answer_with_records_that_were_deleted_under_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with simulated(SimulatedDisk()) as logs:
+        log = await timed(logs, SMALL)
+
+        async def delete() -> None:
+            log.delete_records_to(1)
+
+        meanwhile(log, delete, monkeypatch)
+        assert await log.offset_for_timestamp(BASE_TIME) == (1, BASE_TIME + 1, EPOCH)
