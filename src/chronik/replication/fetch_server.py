@@ -325,29 +325,29 @@ class FetchServer:
             self._refuse(session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
             return None
         offset = slot.fetch_offset
+        failure: KafkaError | None = None
         try:
             data = partition.read_nowait(offset, max_bytes, replica_id=session.node_id, at_least_one=first)
             if data is None:
                 data = await partition.read(offset, max_bytes, replica_id=session.node_id, at_least_one=first)
         except KafkaError as error:
-            if not slot.current():
-                # The log was cut under the read because another leads now: what failed is not this epoch's log, and a
-                # follower that took its bounds for the leader's would throw its own log away.
-                self._refuse(session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
-                return None
+            failure = error
+        if not slot.current():
+            # Another may lead by now, and this log may have been cut for it: neither what was read nor the bounds of
+            # what is left are the leader's, and a follower that took these for it would throw its own log away.
+            self._refuse(session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
+            return None
+        if failure is not None:
             start, end = partition.log_start_offset, partition.end_offset
-            self._refuse(session, slot.number, error.code, start, end)
-            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._refuse(session, slot.number, failure.code, start, end)
+            if failure.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 log.warning(
                     "a follower cannot be served",
                     topic=partition.topic,
                     partition=partition.index,
                     follower=session.node_id,
-                    error=error.code.name,
-                    reason=error.message,
+                    error=failure.code.name,
+                    reason=failure.message,
                 )
-            return None
-        if not slot.current():
-            self._refuse(session, slot.number, ErrorCode.FENCED_LEADER_EPOCH)
             return None
         return data
