@@ -29,6 +29,7 @@ from chronik.protocol.messages.produce import (
 )
 from chronik.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from chronik.protocol.records import Compression, Record, build_batch
+from chronik.protocol.records.header import next_sequence
 from chronik.protocol.wire import ZERO_UUID
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,6 @@ ACKS_ALL = -1
 _NEWEST_WITH_TOPIC_NAMES = 12
 _RECORD_OVERHEAD_BYTES = 24
 """More than the lengths and deltas of a record take; batches are measured before compression."""
-
-_LAST_SEQUENCE = 2**31 - 1
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,8 +248,7 @@ class Producer:
             if self._producer_id < 0:
                 self._init_producer_id()
             batch.sequence = self._sequences.get(batch.place, 0)
-            following = batch.sequence + len(batch.records)
-            self._sequences[batch.place] = following % (_LAST_SEQUENCE + 1)
+            self._sequences[batch.place] = next_sequence(batch.sequence + len(batch.records) - 1)
         batch.payload = build_batch(
             batch.records,
             compression=self.settings.compression,

@@ -10,6 +10,7 @@ import struct
 
 from fastcrc.crc32 import iscsi
 
+from chronik.protocol.records.header import LAST_SEQUENCE
 from chronik.storage.producers import NO_OFFSET, NO_SEQUENCE, ProducerEntry, ProducerStates, RememberedBatch
 
 SNAPSHOT_BYTES_MAX = 64 * 1024 * 1024
@@ -86,7 +87,7 @@ def _decode_entry(fields: tuple[int, ...], now_ms: int) -> ProducerEntry:
     entry.timestamp = timestamp
     entry.last_offset = last_offset
     if last_sequence >= 0:
-        base_sequence = (last_sequence - delta) & 0x7FFFFFFF
+        base_sequence = (last_sequence - delta) & LAST_SEQUENCE
         entry.batches.append(RememberedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp))
     return entry
 

@@ -148,20 +148,22 @@ async def test_what_was_written_over_another_connection_meanwhile_holds_nothing_
     assert await here.write(1) is ErrorCode.NONE
 
 
-async def test_a_gap_that_no_refusal_explains_is_told(node: ServedNode) -> None:
+async def refused_once(node: ServedNode) -> Writer:
+    """A producer whose first batch was taken and whose second was refused."""
     writer = Writer(await node.connect(), BY_NAME, await node.create_topic("t"))
     assert await writer.write(0) is ErrorCode.NONE
     node.log("t").append_error = LACKING
     assert await writer.write(1) is ErrorCode.NOT_ENOUGH_REPLICAS
     node.log("t").append_error = None
+    return writer
+
+
+async def test_a_gap_that_no_refusal_explains_is_told(node: ServedNode) -> None:
+    writer = await refused_once(node)
     assert await writer.write(3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 async def test_a_new_epoch_is_not_held_up_by_what_the_old_one_was_refused(node: ServedNode) -> None:
-    writer = Writer(await node.connect(), BY_NAME, await node.create_topic("t"))
-    assert await writer.write(0) is ErrorCode.NONE
-    node.log("t").append_error = LACKING
-    assert await writer.write(1) is ErrorCode.NOT_ENOUGH_REPLICAS
-    node.log("t").append_error = None
+    writer = await refused_once(node)
     assert await writer.write(0, epoch=1) is ErrorCode.NONE
     assert await writer.write(1, epoch=1) is ErrorCode.NONE

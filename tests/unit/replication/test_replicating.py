@@ -97,16 +97,23 @@ class SlowReads:
         return self._from_memory(offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one) or b""
 
 
-async def test_an_append_while_a_read_waits_for_the_disk_does_not_send_the_same_twice(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes.create("events", (1, 2), durability="os")
+async def reading_for_a_follower(nodes: Nodes, monkeypatch: pytest.MonkeyPatch, **configs: str) -> SlowReads:
+    """The follower has the first batch, and the leader waits for the disk to send it the second."""
+    nodes.create("events", (1, 2), **configs)
     leader = nodes.partition(1, "events")
     leader.append(writable(1), required_acks=1, now_ms=1)
     await settle(lambda: has(nodes, 2, [1]), "the data arrives")
     reads = SlowReads(log_of(nodes, 1), monkeypatch)
     leader.append(writable(2), required_acks=1, now_ms=1)
     await settle(lambda: reads.under_way, "the leader reads for the follower")
+    return reads
+
+
+async def test_an_append_while_a_read_waits_for_the_disk_does_not_send_the_same_twice(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = await reading_for_a_follower(nodes, monkeypatch, durability="os")
+    leader = nodes.partition(1, "events")
     leader.append(writable(3), required_acks=1, now_ms=1)
     reads.done.set()
     await settle(lambda: has(nodes, 2, [1, 2, 3]), "what came during the read follows it")
@@ -116,18 +123,12 @@ async def test_an_append_while_a_read_waits_for_the_disk_does_not_send_the_same_
 async def test_a_report_while_a_read_waits_for_the_disk_does_not_send_the_same_twice(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes.create("events", (1, 2))
-    leader = nodes.partition(1, "events")
-    leader.append(writable(1), required_acks=1, now_ms=1)
-    await settle(lambda: has(nodes, 2, [1]), "the data arrives")
-    reads = SlowReads(log_of(nodes, 1), monkeypatch)
-    leader.append(writable(2), required_acks=1, now_ms=1)
-    await settle(lambda: reads.under_way, "the leader reads for the follower")
+    reads = await reading_for_a_follower(nodes, monkeypatch)
     log_of(nodes, 2).sync()
     await settle(lambda: _counted(nodes, 2) == 1, "the leader hears of the sync")
     reads.done.set()
     await settle(lambda: has(nodes, 2, [1, 2]), "the rest arrives")
-    leader.append(writable(3), required_acks=1, now_ms=1)
+    nodes.partition(1, "events").append(writable(3), required_acks=1, now_ms=1)
     await settle(lambda: has(nodes, 2, [1, 2, 3]), "it goes on")
     assert nodes.managers[2].metrics.bytes_fetched == 3 * BATCH_BYTES
 

@@ -10,6 +10,7 @@ from fastcrc.crc32 import iscsi
 from chronik.protocol.errors import ErrorCode, KafkaError
 from chronik.protocol.records import Record, build_batch
 from chronik.protocol.records.control import build_end_transaction_marker
+from chronik.protocol.records.header import LAST_SEQUENCE
 from chronik.storage import AppendInfo, LogConfig, PartitionLog
 from chronik.storage import producers as producers_module
 from chronik.storage.producer_snapshot import BadSnapshot, decode_snapshot, encode_snapshot
@@ -17,7 +18,6 @@ from harness.simulated_disk import SimulatedDisk
 from harness.storage_logs import BASE_TIME, TOPIC_ID, append, read_all, simulated, synced
 
 CONFIG = LogConfig()
-LAST_SEQUENCE = 0x7FFFFFFF
 
 
 def send(
